@@ -1,0 +1,215 @@
+"""``verl-reward weights`` against a real control plane."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from verl_core.cli.main import main
+from verl_core.cli.weights import changes_text, setting_text
+from verl_core.control import ControlServer, ControlState
+from verl_core.rewards.schedules import Linear, Step
+from verl_core.rewards.weights import WeightStore
+
+
+class Served(ControlServer):
+    def __init__(self, token: str | None = None) -> None:
+        config = {"accuracy": 1.0, "tone": Linear(2.0, 0.5, 200), "compliance": 1.0}
+        self.store = WeightStore(config, run_id="demo", gates=["guard"])
+        state = ControlState(run_id="demo", store=self.store, token=token)
+        super().__init__(state, port=0)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+    with Served() as server:
+        monkeypatch.setenv("VERL_REWARD_URL", server.url)
+        yield server
+    server.store.close()
+
+
+def test_get_shows_weights_schedules_and_pins(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.store.update({"accuracy": 2.5}, author="li")
+    assert main(["weights", "get"]) == 0
+    shown = capsys.readouterr().out
+    assert "Run demo, revision 2, at step 0" in shown
+    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.split()}
+    assert rows["accuracy"] == ["2.5", "pinned"]
+    assert rows["tone"] == ["2", *["linear", "2", "→", "0.5,", "steps", "0", "to", "200"]]
+
+
+def test_json_is_the_servers_answer(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["weights", "get", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["run_id"], found["revision"]) == ("demo", 1)
+    assert main(["weights", "set", "accuracy=3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights"]["accuracy"] == 3.0
+    assert main(["weights", "history", "--json", "--limit", "1"]) == 0
+    assert [e["revision"] for e in json.loads(capsys.readouterr().out)["history"]] == [2]
+
+
+def test_set_changes_all_with_user_and_reason(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "王小明")
+    assert main(["weights", "set", "accuracy=2", "tone=0.5", "--reason", "投诉率 50%"]) == 0
+    entry = served.store.history(1)[0]
+    assert (entry.author, entry.reason) == ("王小明", "投诉率 50%")
+    assert entry.after == {"accuracy": 2.0, "tone": 0.5, "compliance": 1.0}
+    assert "pinned over linear" in capsys.readouterr().out
+
+
+def test_the_author_may_be_given(served: Served) -> None:
+    assert main(["weights", "set", "accuracy=2", "--author", "bot 7"]) == 0
+    assert served.store.history(1)[0].author == "bot 7"
+
+
+def test_a_refusal_is_exit_code_2_and_names_each_key(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["weights", "set", "acuracy=2", "guard=1", "tone=nan", "compliance=-1"]) == 2
+    said = capsys.readouterr().err
+    assert "refused by run demo, nothing was changed" in said
+    assert "acuracy: no mount has this name; did you mean 'accuracy'?" in said
+    assert "guard: it is a gate" in said
+    assert "tone: nan is not finite" in said
+    assert "compliance: -1 is below 0" in said
+    assert served.store.snapshot().revision == 1
+
+
+def test_a_stale_revision_is_exit_code_2(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["weights", "set", "accuracy=2", "--if-revision", "1"]) == 0
+    assert main(["weights", "set", "accuracy=3", "--if-revision", "1"]) == 2
+    assert "made for revision 1, the newest is 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["accuracy"], "'accuracy' does not give a weight"),
+        (["=2"], "'=2' does not give a weight"),
+        (["accuracy=much"], "'accuracy=much' does not give a weight"),
+        (["accuracy=1", "accuracy=2"], "'accuracy' is given twice"),
+    ],
+)
+def test_what_gives_no_weight_is_refused_before_asking(
+    served: Served, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["weights", "set", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_history_tells_who_what_and_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.store.lease(3)
+    served.store.update({"tone": 1}, author="li [x]", reason="too [bold]polite[/]")
+    assert main(["weights", "history"]) == 0
+    shown = capsys.readouterr().out
+    assert "li [x]" in shown
+    assert "too [bold]polite[/]" in shown  # what people wrote is not markup
+    assert "tone linear 2 → 0.5, steps 0 to 200 → 1" in shown
+    newest = next(line for line in shown.splitlines() if "li [x]" in line)
+    assert newest.split()[:2] == ["2", "4"]
+    assert "start of the run" in shown
+
+
+def test_no_server_is_exit_code_1_with_advice(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.stop()
+    assert main(["weights", "get"]) == 1
+    said = capsys.readouterr().err
+    assert f"no control plane answers at {served.url}" in said
+    assert "--url, or VERL_REWARD_URL" in said
+
+
+def test_another_program_at_the_address_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>hello</html>")
+
+        def log_message(self, *_: Any) -> None:
+            self.close_connection = True
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        assert main(["weights", "get", "--url", url]) == 1
+        thread.join()
+    assert "answers (HTTP 200), but not as a control plane" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", ""])
+def test_what_is_no_url_is_exit_code_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["weights", "get", "--url", url]) == 2
+    assert "is not the address of a control plane" in capsys.readouterr().err
+
+
+def test_the_token_is_sent_and_a_missing_one_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+    with Served(token="hush-hush") as server:
+        assert main(["weights", "get", "--url", server.url]) == 2
+        assert "set VERL_REWARD_TOKEN" in capsys.readouterr().err
+        monkeypatch.setenv("VERL_REWARD_TOKEN", "hush-hush")
+        assert main(["weights", "get", "--url", server.url]) == 0
+        assert "hush-hush" not in "".join(capsys.readouterr())
+    server.store.close()
+
+
+def test_a_proxy_of_the_environment_does_not_stand_before_loopback(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["weights", "get"]) == 0
+
+
+def test_the_command_imports_nothing_heavy(served: Served) -> None:
+    program = (
+        "import sys; from verl_core.cli.main import main; code = main(['weights', 'get'])\n"
+        "heavy = {'torch', 'numpy', 'fastapi', 'uvicorn', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy; sys.exit(code)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env=os.environ | {"VERL_REWARD_URL": served.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Run demo" in ran.stdout
+
+
+def test_settings_and_changes_in_words() -> None:
+    assert setting_text(0.5) == "0.5"
+    assert setting_text(Step(1.0, ((5, 0.5), (9, 0.0))).as_dict()) == (
+        "1, 0.5 from step 5, 0 from step 9"
+    )
+    assert changes_text({"a": 1.0, "b": 1.0}, {"b": 2.0, "c": 3.0}) == [
+        "b 1 → 2",
+        "c new → 3",
+        "a removed",
+    ]
+    assert changes_text({"a": 1.0}, {"a": 1.0}) == ["(the same values)"]

@@ -1,0 +1,163 @@
+"""Fixtures that tests of several packages share."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+
+class PluginSite:
+    """A folder of `sys.path` with distributions that a test makes up: real files, no install."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "site"
+        self.home = root / "home"
+        for folder in (self.folder, self.home):
+            folder.mkdir(parents=True)
+
+    def add(
+        self,
+        dist: str,
+        version: str = "1.0",
+        *,
+        rewards: Mapping[str, str] | None = None,
+        extensions: Mapping[str, str] | None = None,
+        requires: Sequence[str] = (),
+        files: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Path:
+        """Write a distribution; gives its dist-info folder.
+
+        Args:
+            rewards: entry points of the group `verl_reward`, name -> module.
+            extensions: those of the group `verl_reward_extensions`.
+            requires: its requirements.
+            files: path under the site folder -> content.
+            folder: another folder than this site's.
+        """
+        site = folder or self.folder
+        info = site / f"{dist.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        metadata = [f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n"]
+        metadata += [f"Requires-Dist: {requirement}\n" for requirement in requires]
+        (info / "METADATA").write_text("".join(metadata), encoding="utf-8")
+        groups = {"verl_reward": rewards, "verl_reward_extensions": extensions}
+        lines = []
+        for group, entries in groups.items():
+            if entries:
+                lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for path, content in (files or {}).items():
+            file = site / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content, encoding="utf-8")
+        importlib.invalidate_caches()
+        return info
+
+    def run(
+        self,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        path: Sequence[Path] = (),
+        options: Sequence[str] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``verl-reward`` in a process of its own, with this site and a home folder of its own.
+
+        Args:
+            command: the command line.
+            env: more environment variables.
+            path: more folders of `sys.path`, after the site's.
+            options: options of the interpreter.
+        """
+        environment = {key: v for key, v in os.environ.items() if not key.startswith("VERL_REWARD")}
+        environment.pop("COLUMNS", None)
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(map(str, (self.folder, *path))),
+            "HOME": str(self.home),
+            "XDG_CACHE_HOME": str(self.home / ".cache"),
+            **(env or {}),
+        }
+        return subprocess.run(
+            [sys.executable, *options, "-m", "verl_core.cli.main", *command],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=self.root,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture
+def plugin_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginSite]:
+    """A `PluginSite` that this process imports from too; its modules are gone after the test."""
+    site = PluginSite(tmp_path / "plugin-site")
+    for variable in [name for name in os.environ if name.startswith("VERL_REWARD")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(site.home / ".cache"))
+    monkeypatch.syspath_prepend(str(site.folder))
+    before = set(sys.modules)
+    yield site
+    root = str(tmp_path)
+    for name in set(sys.modules) - before:
+        spec = getattr(sys.modules[name], "__spec__", None)
+        if spec is not None and str(spec.origin).startswith(root):
+            del sys.modules[name]
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random Llama (2 layers, grouped heads, context 512) in float32, a
+    byte-level tokenizer (ids 0-255 are bytes) and a chat template. The same bits each time."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from verl_core.trainer.quiet import quiet_transformers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    folder = tmp_path_factory.mktemp("tiny-model")
+    with quiet_transformers():
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=raw,
+            bos_token="<|im_start|>",
+            eos_token="<|im_end|>",
+            pad_token="<|im_end|>",
+            chat_template=CHAT_TEMPLATE,
+        )
+        tokenizer.save_pretrained(folder)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            initializer_range=0.3,  # far from uniform, so that wrong positions or masks show
+            tie_word_embeddings=True,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

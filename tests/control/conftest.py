@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from verl_core.control import ControlServer, ControlState
+from verl_core.rewards.schedules import Linear
+from verl_core.rewards.weights import WeightStore
+
+
+class Served(ControlServer):
+    """A real server of a real store on a free port, and a real client of it."""
+
+    def __init__(self, path: Path | None = None, host: str = "127.0.0.1", **state: Any) -> None:
+        config = {"accuracy": 1.0, "tone": Linear(2.0, 0.5, 10), "compliance": 1.0}
+        self.store = WeightStore(config, run_id="demo", path=path, gates=["guard"])
+        super().__init__(ControlState(run_id="demo", store=self.store, **state), host=host, port=0)
+        # No TLS here: reading certificates would take longer than the requests.
+        self.client = httpx.Client(base_url=self.url, verify=False, trust_env=False)
+
+    def stop(self) -> None:
+        self.client.close()
+        super().stop()
+        self.store.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_token_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+
+
+@pytest.fixture(scope="module")
+def _servers() -> Iterator[list[Served]]:
+    """Servers of one module. They take a quarter second to stop, so all stop at once."""
+    servers: list[Served] = []
+    yield servers
+    stops = [threading.Thread(target=server.stop) for server in servers]
+    for stop in stops:
+        stop.start()
+    for stop in stops:
+        stop.join()
+
+
+@pytest.fixture
+def serve(_servers: list[Served]) -> Callable[..., Served]:
+    """Starts a `Served`."""
+
+    def start(*args: Any, **kwargs: Any) -> Served:
+        server = Served(*args, **kwargs)
+        _servers.append(server)
+        server.start()
+        return server
+
+    return start

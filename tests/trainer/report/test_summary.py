@@ -1,0 +1,77 @@
+"""The closing summary in the terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from verl_core.trainer import jsonl
+from verl_core.trainer.report.build import build_report
+from verl_core.trainer.report.data import load_run
+from verl_core.trainer.report.summary import print_summary, talk_command
+
+MakeRun = Callable[..., Path]
+
+
+def summary_of(run: Path, width: int = 80, **options: str) -> str:
+    (run / "report").mkdir(exist_ok=True)
+    (run / "report" / "report.json").write_bytes(jsonl.encode(build_report(load_run(run))))
+    target = io.StringIO()
+    print_summary(run, console=Console(file=target, width=width), **options)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_shows_each_measure_the_checks_and_where_all_lies(
+    make_run: MakeRun, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(steps=2)
+    (run / "model").mkdir()
+    monkeypatch.chdir(run.parent.parent)
+    shown = summary_of(run, width)
+    assert "customer-service: before and after on 120 held-out prompts" in shown
+    for label in ("fused reward", "guard spoke", "likeness to reference", "answer length"):
+        assert label in shown
+    assert shown.count("met  ") == 6
+    lines = shown.splitlines()
+    assert "run folder  runs/customer-service" in lines
+    assert "report      runs/customer-service/report/index.html" in lines
+    command = lines[-1].removeprefix("talk to it  ")
+    assert shlex.split(command)[1:] == [
+        "-m", "verl_core.trainer.talk", os.path.join("runs", "customer-service", "model"),
+    ]  # fmt: skip
+    measures = [line for line in lines if not line.startswith(("talk", "report", "run folder"))]
+    assert max(map(len, measures)) <= width
+
+
+def test_a_missed_check_stands_out_with_its_target(make_run: MakeRun) -> None:
+    run = make_run(steps=2, prompts=40)
+    (run / "eval" / "before.jsonl").write_bytes((run / "eval" / "after.jsonl").read_bytes())
+    shown = summary_of(run, 160)
+    line = next(line for line in shown.splitlines() if "fused reward rises" in line)
+    assert line.startswith("NOT MET")
+    assert "target: by more than 5 SE" in line
+
+
+def test_a_run_without_evaluation_gets_one_sentence(make_run: MakeRun) -> None:
+    run = make_run(steps=3)
+    for name in ("before", "after"):
+        (run / "eval" / f"{name}.jsonl").unlink()
+    shown = summary_of(run, talk="my-chat model")
+    assert "Over steps 1 to 3 the training batches' mean fused reward went from" in shown
+    assert "talk to it  my-chat model" in shown
+
+
+def test_without_a_saved_model_there_is_no_command(tmp_path: Path) -> None:
+    assert talk_command(tmp_path) is None
+    (tmp_path / "model").mkdir()
+    command = talk_command(tmp_path)
+    assert command is not None
+    assert Path(shlex.split(command)[0]).absolute() == Path(sys.executable).absolute()

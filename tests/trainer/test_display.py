@@ -1,0 +1,197 @@
+"""The terminal display, in a real pseudo-terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from verl_core.trainer.display import LiveDisplay, PlainDisplay, make_display
+from verl_core.trainer.display.panel import clock, draw, sparkline
+from verl_core.trainer.display.progress import Progress, trend
+
+RUN = """
+from verl_core.trainer.display import make_display
+with make_display("customer-service", 3, url="http://127.0.0.1:8000") as display:
+    with display.phase("Loading the model"):
+        pass
+    with display.phase("Held-out evaluation, before", total=12) as phase:
+        phase.advance(12)
+        phase.result = "fused 0.264"
+    for step in range(1, 4):
+        display.stage("rollout")
+        display.step(step, {
+            "reward/accuracy/mean": 0.1 * step, "reward/tone/mean": 0.9,
+            "reward/guard/rate": 0.08 / step, "reward/fused/mean": 0.3 * step,
+            "weights/accuracy": 1.0, "weights/tone": 2.0 if step < 3 else 0.5,
+            "weights/revision": 1 if step < 3 else 2,
+            "perf/rollout_tokens_per_s": 412.3, "perf/update_tokens_per_s": 301.2,
+            "actor/loss": -0.0213, "actor/kl": 0.00123, "response/length_mean": 31.2,
+            "timing_s/step": 17.2,
+        })
+"""
+
+
+def figures(step: int, **more: Any) -> dict[str, Any]:
+    return {
+        "reward/accuracy/mean": 0.1 * step,
+        "reward/guard/rate": 0.2 / step,
+        "reward/fused/mean": 0.3 * step,
+        "weights/accuracy": 1.0,
+        "weights/revision": 1,
+        "timing_s/step": 10.0,
+        **more,
+    }
+
+
+def run_in_terminal(columns: int, **env: str) -> str:
+    """What the run prints on a terminal of `columns` columns."""
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    inherited = {k: v for k, v in os.environ.items() if k not in {"CI", "NO_COLOR", "COLUMNS"}}
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**inherited, "TERM": "xterm-256color", **env},
+    )
+    os.close(slave)
+    output = b""
+    while True:
+        ready, _, _ = select.select([master], [], [], 60)
+        assert ready, "the display printed nothing for a minute"
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # the other side is closed: Linux reports an error, not an end
+            break
+        if not chunk:
+            break
+        output += chunk
+    os.close(master)
+    assert process.wait(timeout=30) == 0
+    return output.decode()
+
+
+def visible(output: str) -> list[str]:
+    """The lines that were drawn, one over another, without control sequences."""
+    return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_panel_fits_its_terminal_and_shows_the_step(columns: int) -> None:
+    output = run_in_terminal(columns)
+    lines = visible(output)
+    assert max(len(line) for line in lines) <= columns
+    last = "\n".join(lines[-14:])
+    assert "step 3/3" in last
+    assert re.search(r"accuracy +0\.300 +▲ \+0\.200", last)
+    assert re.search(r"fused +0\.900", last)
+    assert re.search(r"guard +2\.7 %", last)
+    assert "412 tok/s" in last
+    assert re.search(r"tone .* 2 → 0\.5", last)
+    assert any("✓ Held-out evaluation, before" in line and "fused 0.264" in line for line in lines)
+    assert any("step 3: weights revision 1 -> 2, tone 2 -> 0.5" in line for line in lines)
+    # The new revision stands out in black on yellow, and the cursor is given back.
+    assert re.search(r"\x1b\[1;30;43mr2", output)
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("env", [{"CI": "1"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_that_wants_no_animation_gets_plain_lines(env: dict[str, str]) -> None:
+    output = run_in_terminal(80, **env)
+    assert "\x1b" not in output
+    assert "step 2/3  fused 0.600 (+0.300)  accuracy 0.200  tone 0.900  guard 4.0 %" in output
+
+
+def test_a_pipe_gets_one_line_a_step_and_two_a_phase() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Loading the model ..."
+    assert re.fullmatch(r"Held-out evaluation, before: done in \d+\.\d s: fused 0\.264", lines[3])
+    steps = [line for line in lines if re.match(r"step \d/3  ", line)]
+    assert len(steps) == 3
+    assert steps[0].endswith("17.2 s  left 0:34")
+    assert "weights r2" in steps[2]
+    assert lines[-2] == "step 3: weights revision 1 -> 2, tone 2 -> 0.5"
+
+
+def test_plain_is_obeyed_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    assert isinstance(make_display("run", 2, console=console, env={}), LiveDisplay)
+    assert isinstance(make_display("run", 2, console=console, env={}, plain=True), PlainDisplay)
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are() -> None:
+    target = io.StringIO()
+    with make_display("run", 1, console=Console(file=target, width=200), env={}) as display:
+        display.say("[bold]not markup[/bold] [1/0]")
+        display.step(1, {"reward/[red]x/mean": 0.5, "weights/[red]x": 1.0})
+    assert "[bold]not markup[/bold] [1/0]" in target.getvalue()
+    assert "[red]x 0.500" in target.getvalue()
+
+
+def test_a_stream_without_unicode_gets_question_marks_not_a_crash() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    with make_display("run", 1, console=Console(file=stream, width=80), env={}) as display:
+        display.say("准确 done")
+    assert raw.getvalue() == b"?? done\n"
+
+
+def test_a_phase_that_fails_says_so_and_lets_the_error_through() -> None:
+    target = io.StringIO()
+    display = make_display("run", 1, console=Console(file=target, width=80), env={})
+    with pytest.raises(ValueError, match="broken"), display, display.phase("Loading"):
+        raise ValueError("broken")
+    assert "Loading: failed in 0.0 s" in target.getvalue()
+
+
+def test_time_left_is_the_mean_of_the_last_steps_and_a_resumed_run_counts_from_its_step() -> None:
+    progress = Progress("run", steps=14, step=10)
+    assert progress.left is None
+    progress.take(11, figures(1, **{"timing_s/step": 10.0}))
+    progress.take(12, figures(2, **{"timing_s/step": 20.0}))
+    assert progress.left == pytest.approx(30.0, abs=0.5)
+
+
+def test_a_missing_figure_is_a_gap_and_not_a_zero() -> None:
+    progress = Progress("run", steps=3)
+    progress.take(1, {"reward/tone/mean": float("nan"), "weights/tone": 1.0})
+    progress.take(2, {"weights/tone": 1.0})
+    progress.take(3, {"reward/tone/mean": 0.5, "weights/tone": 1.0})
+    assert progress.history["reward/tone/mean"] == [None, None, 0.5]
+    assert sparkline(progress.history["reward/tone/mean"], 10) == "  ▄"
+
+
+def test_rows_that_failed_or_were_masked_are_shown_beneath() -> None:
+    progress = Progress("run", steps=2)
+    progress.take(1, figures(1, **{"reward/accuracy/failed": 0.25, "reward/masked": 0.125}))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(draw(progress, width=80))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "accuracy failed 25.0 %" in shown
+    assert "rows masked 12.5 %" in shown
+
+
+def test_trend_compares_the_last_steps_with_the_first() -> None:
+    assert trend([0.0, 0.0, 0.0, 5.0, 1.0, 1.0, 1.0]) == pytest.approx(1.0)
+    assert trend([1.0]) is None
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (125, "2:05"), (3725.4, "1:02:05")])
+def test_clock(seconds: float, shown: str) -> None:
+    assert clock(seconds) == shown

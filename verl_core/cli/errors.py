@@ -1,0 +1,53 @@
+"""The one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from verl_reward_sdk.errors import ConfigError, VerlRewardError
+
+DEBUG = "VERL_REWARD_DEBUG"
+
+
+def run(action: Callable[[], Any]) -> int:
+    """Run a command; gives the exit code of the process.
+
+    A `ConfigError` (what a person wrote cannot be used) is 2, any other error of verl-reward is 1;
+    both are one message on stderr. ``VERL_REWARD_DEBUG=1`` shows the traceback instead. What is
+    not an error of verl-reward is a bug, and keeps its traceback.
+    """
+    try:
+        action()
+    except SystemExit as stop:  # typer ends a command so, with its code
+        return _code(stop.code)
+    except VerlRewardError as error:
+        if os.environ.get(DEBUG, "0") not in ("", "0"):
+            raise
+        show(error)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def show(error: VerlRewardError) -> None:
+    """Print `error` on stderr, its hint on a line of its own."""
+    from rich.console import Console
+    from rich.text import Text
+
+    message, hint = str(error), getattr(error, "hint", None)
+    if hint:
+        message = message.removesuffix(f" ({hint})")
+    text = Text.assemble(("error: ", "bold red"), message)
+    if hint:
+        text.append("\n       ").append(hint, style="yellow")
+    # soft_wrap: a place such as run.yaml:12:5 stays in one piece, to be copied or clicked.
+    Console(stderr=True).print(text, soft_wrap=True)
+
+
+def _code(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)  # noqa: T201  (as the interpreter does for sys.exit("text"))
+    return 1

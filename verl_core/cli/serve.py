@@ -1,0 +1,156 @@
+"""``verl-reward serve``: a config's rewards and their weights over HTTP, without training."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from verl_core.config import RunConfig
+    from verl_core.control import ControlServer
+    from verl_core.plugins import PluginRegistry
+    from verl_core.rewards import RewardEngine
+    from verl_core.rewards.build import NodeFactory
+
+
+def command(
+    config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's config.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Settings that win over the file's, such as server.port=8001",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where weights.db is kept; a run's folder goes on with that run's weights. "
+            "By default <output>/<name>.serve",
+        ),
+    ] = None,
+) -> None:
+    """Serve a config's rewards and their weights over HTTP until Ctrl-C or SIGTERM.
+
+    Weights, pins and their history are kept, and are there again at the next start.
+
+    Example: verl-reward serve examples/customer-service/run.yaml server.port=8001
+    """
+    from verl_core.config import load_run_config
+
+    cfg = load_run_config(config, overrides or ())
+    folder = state or Path(cfg.output) / f"{cfg.name}.serve"
+    with _interruptible():
+        _serve(cfg, folder / "weights.db")
+
+
+def _serve(cfg: RunConfig, path: Path) -> None:
+    from verl_core.cli.display import console
+    from verl_core.plugins import PluginRegistry
+
+    out = console()
+    registry = PluginRegistry()
+    status: dict[str, Any] = {"ready": False}
+    with ExitStack() as stack:
+        with _located(cfg):
+            registry.load_extensions(cfg.plugins)
+            engine = _engine(cfg, registry, path)
+        stack.callback(engine.close)
+        with _located(cfg):
+            server = stack.enter_context(_server(cfg, engine, registry, status))
+        out.print(f"Loading {len(engine.mounts)} mounts; {server.url} answers", highlight=False)
+        with _located(cfg):
+            engine.setup()
+        status["ready"] = True
+        assert engine.store is not None
+        out.print(
+            f"Run [bold]{engine.store.run_id}[/] is served at {server.url} (/docs lists the"
+            f" routes)\nIts weights are kept in {path}. Ctrl-C stops it.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        try:
+            server.wait()
+        except KeyboardInterrupt:
+            out.print("Stopping.")
+
+
+def _engine(cfg: RunConfig, registry: PluginRegistry, path: Path) -> RewardEngine:
+    from verl_core.rewards import RewardEngine
+    from verl_core.rewards.persistence import newest_run
+
+    engine = RewardEngine.from_config(
+        cfg.rewards(),
+        registry=registry,
+        node_factory=_node_factory(cfg),
+        run_id=newest_run(path) or f"{cfg.name}-{secrets.token_hex(3)}",
+        store_path=path,
+    )
+    assert engine.store is not None
+    engine.store.subscribe(
+        lambda before, after: registry.notify(
+            "verl_reward_weights_changed", before=before, after=after
+        )
+    )
+    return engine
+
+
+def _node_factory(cfg: RunConfig) -> NodeFactory | None:
+    """What builds `RewardNode`s, where the config has any: they need torch, nothing else does."""
+    if all(mount.node_class is None for mount in cfg.reward):
+        return None
+    from verl_core.trainer.reward import TensorShelf
+    from verl_core.trainer.setup import NodeFactory
+
+    return NodeFactory(TensorShelf())
+
+
+def _server(
+    cfg: RunConfig, engine: RewardEngine, registry: PluginRegistry, status: dict[str, Any]
+) -> ControlServer:
+    from verl_core.control import ControlServer, ControlState
+
+    assert engine.store is not None
+    state = ControlState(
+        run_id=engine.store.run_id,
+        store=engine.store,
+        providers=engine.describe,
+        status=lambda: status,
+        routes=registry.routes(),
+    )
+    return ControlServer(state, cfg.server.host, cfg.server.port)
+
+
+@contextmanager
+def _located(cfg: RunConfig) -> Iterator[None]:
+    """Give an error that names a YAML path that path's file, line and column."""
+    from verl_reward_sdk.errors import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        if error.path is None or error.file is not None:
+            raise
+        place = cfg.error(error.path, "")
+        raise error.with_location(file=place.file, line=place.line, column=place.column) from error
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends the command as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,116 @@
+"""``verl-reward train``: train a model with the rewards of a YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from verl_core.config import RunConfig
+    from verl_core.trainer.run import Run
+
+NEWEST = "newest"
+
+app = typer.Typer(add_completion=False)
+
+
+class TrainCommand(TyperCommand):
+    """``--resume`` may stand alone (the newest run) or be followed by a run's folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the newest run in the place of a folder that is not there."""
+        given = list(args)
+        if "--resume" in given:
+            place = given.index("--resume") + 1
+            following = given[place] if place < len(given) else "-"
+            if following.startswith("-") or "=" in following:
+                given.insert(place, NEWEST)
+        return super().parse_args(ctx, given)
+
+
+@app.command("train", cls=TrainCommand)
+def command(
+    config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's config.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Settings that win over the file's; mounts by name: reward.tone.weight=2",
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[DIR]",
+            help="Go on from the last complete checkpoint of the newest run of this name, or of "
+            "the run in DIR.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Validate everything, load no model, train nothing.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="One line a step instead of a live display.")
+    ] = False,
+) -> None:
+    """Train a language model with the rewards of a YAML file.
+
+    While it trains, weights can be read and changed: verl-reward weights get|set. Ctrl-C once
+    finishes the step, checkpoints and writes the report; twice stops at once.
+
+    Example: verl-reward train examples/customer-service/run.yaml trainer.steps=4
+    """
+    from verl_core.config import load_run_config
+
+    settings = list(overrides or ())
+    cfg = load_run_config(config, settings)
+    if check:
+        _check(cfg)
+        return
+    _train(cfg, config, settings, resume, plain)
+
+
+def _check(cfg: RunConfig) -> None:
+    from rich.console import Console
+
+    from verl_core.plugins import PluginRegistry
+    from verl_core.trainer.preflight import preflight
+
+    checked = preflight(cfg, PluginRegistry(), load_rewards=True)
+    console = Console()
+    console.print(f"[green]ok[/green] {cfg.source}: nothing is wrong that can be seen from here")
+    for stage in checked.pipeline.graph.stages:
+        names = ", ".join(node.name for node in stage.nodes)
+        console.print(f"  {stage.name:<10} {names}", highlight=False)
+    console.print(
+        f"  {len(checked.train)} prompts to train on, {len(checked.held_out)} held out",
+        highlight=False,
+    )
+
+
+def _train(
+    cfg: RunConfig, config: Path, settings: list[str], resume: str | None, plain: bool
+) -> None:
+    from verl_core.trainer.finish import finish, note_failure
+    from verl_core.trainer.setup import Session
+    from verl_core.trainer.train import train
+
+    session = Session(cfg, resume=resume, plain=plain)
+    with session as run:
+        try:
+            outcome = train(run)
+        except BaseException as error:
+            note_failure(run, error, again=_again(config, settings, run))
+            raise
+        finish(run, outcome, again=_again(config, settings, run))
+
+
+def _again(config: Path, settings: list[str], run: Run) -> str:
+    """The command that goes on with this run."""
+    import shlex
+
+    words = ["verl-reward", "train", str(config), *settings, "--resume", str(run.folder.path)]
+    return shlex.join(words)

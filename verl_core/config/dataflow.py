@@ -1,0 +1,120 @@
+"""``dataflow:``: which nodes run in which stage, in the order in which it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag, model_validator
+from typing_extensions import Self
+
+from verl_core.config.base import Items, Model
+from verl_core.config.mount_rules import DOTTED
+from verl_core.config.problems import Finding, refuse
+from verl_reward_sdk.errors import did_you_mean, nearest
+
+#: Stages that every run has. Others are stages of the user's own.
+STAGES = ("rollout", "reward", "advantage", "update")
+
+
+class NodeConfig(Model):
+    """A node of one's own: ``{name, node_class, init_kwargs}``."""
+
+    name: str
+    """What it is called in messages and logs."""
+    node_class: str
+    """``module.Class``, from the config's folder or an installed package."""
+    init_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """The arguments of its constructor. Taken as written."""
+
+    @model_validator(mode="after")
+    def _dotted(self) -> Self:
+        if not DOTTED.match(self.node_class):
+            refuse([Finding(("node_class",), f"expected module.Class, got {self.node_class!r}")])
+        return self
+
+
+def _form(value: Any) -> str:
+    return "node" if isinstance(value, dict | NodeConfig) else "name"
+
+
+Entry = Annotated[
+    Annotated[str, Tag("name")] | Annotated[NodeConfig, Tag("node")], Discriminator(_form)
+]
+Stage = Annotated[Items[Entry], Field(min_length=1)]
+
+
+def entry_name(entry: str | NodeConfig) -> str:
+    """The name of a stage's entry, in whichever form it is written."""
+    return entry if isinstance(entry, str) else entry.name
+
+
+Dataflow = dict[str, Stage]
+#: The project's own nodes, by the stage in which the document has them. `fuse` is implied.
+BUILT_IN: Mapping[str, tuple[str, ...]] = {
+    "rollout": ("actor", "ref_model"),
+    "advantage": ("grpo", "gae"),
+    "update": ("ppo",),
+}
+#: Nodes that the design names and this release does not run yet.
+LATER = ("gdpo", "rloo")
+
+
+def dataflow_findings(
+    flow: Mapping[str, Sequence[str | NodeConfig]], mounts: Sequence[str], nodes: Iterable[str] = ()
+) -> list[Finding]:
+    """Unknown and missing stages, nodes and mounts; what runs twice; what runs nowhere.
+
+    Args:
+        flow: ``dataflow:``.
+        mounts: names of the run's mounts.
+        nodes: names of nodes that plugins offer.
+    """
+    own = [name for names in BUILT_IN.values() for name in names]
+    known = [*own, *mounts, *nodes]
+    findings = [*_missing_stages(flow), *_entry_findings(flow, known)]
+    names = {entry_name(entry) for entries in flow.values() for entry in entries}
+    findings += [
+        Finding((), f"no stage runs the mount {mount!r}", f"as in reward: [{', '.join(mounts)}]")
+        for mount in mounts
+        if mount not in names
+    ]
+    return findings
+
+
+def _missing_stages(flow: Mapping[str, Sequence[str | NodeConfig]]) -> list[Finding]:
+    findings = []
+    spare = [stage for stage in flow if stage not in STAGES]
+    for stage in STAGES:
+        if stage in flow:
+            continue
+        example = f"write {stage}: [{BUILT_IN[stage][0] if stage in BUILT_IN else 'your mounts'}]"
+        meant = nearest(stage, spare)
+        if meant is None:
+            findings.append(Finding((), f"the stage {stage!r} is missing", example))
+        else:
+            hint = f"did you mean {stage!r}?"
+            findings.append(Finding((meant,), f"the stage {stage!r} is missing", hint))
+    return findings
+
+
+def _entry_findings(
+    flow: Mapping[str, Sequence[str | NodeConfig]], known: Sequence[str]
+) -> list[Finding]:
+    findings = []
+    seen: dict[str, str] = {}
+    for stage, entries in flow.items():
+        for index, entry in enumerate(entries):
+            name, at = entry_name(entry), (stage, index)
+            if name in seen:
+                message = f"{name!r} runs in the stage {seen[name]!r} already"
+                findings.append(Finding(at, message, "a node runs once a step"))
+            elif isinstance(entry, str) and name in LATER:
+                findings.append(Finding(at, f"{name!r} comes in a later release"))
+            elif isinstance(entry, str) and name not in known:
+                findings.append(Finding(at, f"unknown node {name!r}", did_you_mean(name, known)))
+            elif isinstance(entry, NodeConfig) and name in known:
+                message = f"the name {name!r} belongs to another node"
+                findings.append(Finding(at, message, "give it a name of its own"))
+            seen.setdefault(name, stage)
+    return findings

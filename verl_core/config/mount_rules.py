@@ -1,0 +1,122 @@
+"""What must hold between the keys of one mount."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from verl_core.config.condition import ConditionError, parse_condition
+from verl_core.config.names import NAME, RESERVED
+from verl_core.config.problems import Finding
+
+if TYPE_CHECKING:
+    from verl_core.config.mount import MountConfig
+
+#: Keys that say something about a gate only, and about a summed reward only.
+GATE_KEYS = (
+    "penalty",
+    "threshold",
+    "severity",
+    "skip_update",
+    "in_baseline",
+    "fail_open",
+)
+REWARD_KEYS = ("weight", "missing", "on_error", "max_error_rate", "normalize")
+DOTTED = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)+$")
+
+
+def findings_of(mount: MountConfig) -> list[Finding]:
+    """All that is inconsistent in a mount whose keys are right one by one."""
+    return [
+        *_name_findings(mount),
+        *_source_findings(mount),
+        *_role_findings(mount),
+        *_condition_findings(mount),
+        *_value_findings(mount),
+    ]
+
+
+def _name_findings(mount: MountConfig) -> list[Finding]:
+    if mount.name in RESERVED:
+        return [Finding((), f"the name {mount.name!r} is taken by the log", "give another name:")]
+    if not NAME.match(mount.name):
+        return [
+            Finding(
+                (),
+                f"{mount.name!r} is no name: letters, digits, _ and -, a letter first",
+                "give another name:",
+            )
+        ]
+    return []
+
+
+def _source_findings(mount: MountConfig) -> list[Finding]:
+    if mount.plugin is not None and mount.node_class is not None:
+        return [Finding(("node_class",), "plugin: and node_class: exclude each other")]
+    if mount.plugin is None and mount.node_class is None:
+        return [
+            Finding(
+                (),
+                f"nothing says what scores {mount.name!r}",
+                "give plugin: (verl-reward list shows what is installed) or node_class:",
+            )
+        ]
+    if mount.node_class is not None and not DOTTED.match(mount.node_class):
+        return [Finding(("node_class",), f"expected module.Class, got {mount.node_class!r}")]
+    return []
+
+
+def _role_findings(mount: MountConfig) -> list[Finding]:
+    given = mount.model_fields_set
+    if not mount.is_gate:
+        return [
+            Finding(
+                (key,), f"{key}: is a gate's, and {mount.name!r} is none", "role: gate makes it one"
+            )
+            for key in GATE_KEYS
+            if key in given
+        ]
+    findings = [
+        Finding(
+            (key,),
+            f"a gate has no {key}",
+            "what counts is its penalty:" if key == "weight" else "fail_open: decides for a gate",
+        )
+        for key in REWARD_KEYS
+        if key in given
+    ]
+    if mount.penalty is None:
+        hint = "give penalty: a number below 0, in units of the fused reward"
+        findings.append(Finding((), f"the gate {mount.name!r} has no penalty", hint))
+    return findings
+
+
+def _condition_findings(mount: MountConfig) -> list[Finding]:
+    findings = []
+    for key in ("applies_to", "when", "only_if"):
+        text = getattr(mount, key)
+        if text is None or (key == "only_if" and text == "open"):
+            continue
+        try:
+            parse_condition(text)
+        except ConditionError as error:
+            findings.append(Finding((key,), f"no condition: {error}"))
+    if mount.only_if is not None and not mount.after:
+        hint = "after: [names of the mounts that it asks first]"
+        findings.append(Finding(("only_if",), "only_if: needs after:", hint))
+    return findings
+
+
+def _value_findings(mount: MountConfig) -> list[Finding]:
+    findings = []
+    if mount.scale == 0:
+        findings.append(Finding(("scale",), "must not be 0", "weight: 0 turns a mount off"))
+    if mount.clip is not None and mount.clip[0] >= mount.clip[1]:
+        low, high = mount.clip
+        findings.append(Finding(("clip",), f"{low:g} is not below {high:g}"))
+    findings += [
+        Finding(("safe_globals", index), f"expected module.Class, got {name!r}")
+        for index, name in enumerate(mount.safe_globals)
+        if not DOTTED.match(name)
+    ]
+    return findings

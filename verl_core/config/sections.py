@@ -1,0 +1,166 @@
+"""The sections of a run's YAML that are not about rewards, one model each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from verl_core.config.base import Items, LocalPath, Model, ModelName, Pair
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class ModelConfig(Model):
+    """``model:``"""
+
+    path: ModelName
+    """A folder in Hugging Face format, or a hub id ``owner/name``."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the trained weights."""
+    critic: ModelName | None = None
+    """What PPO's critic starts from; by default `path`."""
+
+
+class DataConfig(Model):
+    """``data:``"""
+
+    train: LocalPath
+    """JSON lines, one prompt a line."""
+    eval: LocalPath | None = None
+    """Held-out prompts, in the same form."""
+    prompt_key: str = Field(default="prompt", min_length=1)
+    """The column that holds the prompt: text, or a list of ``{role, content}``."""
+    reference_key: str = Field(default="ground_truth", min_length=1)
+    """The column that reports show as the reference answer, where a row has it."""
+    max_prompt_tokens: Count = 512
+    """Longer prompts are refused before training."""
+    eval_limit: Count | None = None
+    """Evaluate on the first so many rows only."""
+    shuffle: bool = True
+    """Draw training rows in a seeded random order, anew each epoch."""
+
+
+class RolloutConfig(Model):
+    """``rollout:``"""
+
+    backend: Literal["hf"] = "hf"
+    """What generates."""
+    n: Count = 8
+    """Responses a prompt."""
+    eval_n: Count = 1
+    """Responses a held-out prompt in evaluation."""
+    prompts_per_step: Count = 4
+    """Prompts a step."""
+    max_new_tokens: Count = 48
+    """Longest response, in tokens."""
+    temperature: float = Field(default=1.0, gt=0.0)
+    """Of sampling."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Sample from the likeliest tokens that together have this probability."""
+    top_k: int = Field(default=0, ge=0)
+    """Sample from so many likeliest tokens; 0: all."""
+    batch_rows: Count = 64
+    """Rows that are generated at once."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of the copy that generates."""
+
+
+class AlgorithmConfig(Model):
+    """``algorithm:``"""
+
+    clip_ratio: float = Field(default=0.2, gt=0.0)
+    """The probability ratio is clipped to 1 - this … 1 + `clip_ratio_high`."""
+    clip_ratio_high: float | None = Field(default=None, gt=0.0)
+    """By default `clip_ratio`."""
+    norm_adv_by_std: bool = True
+    """GRPO: divide by the group's standard deviation."""
+    loss_agg: Literal["token-mean", "seq-mean-token-mean"] = "token-mean"
+    """How token losses become one number."""
+    kl_coef: float = Field(default=0.0, ge=0.0)
+    """Weight of the KL to the reference model."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where the KL enters: the loss, or each token's reward."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Schulman's estimators of the KL."""
+    entropy_coef: float = Field(default=0.0, ge=0.0)
+    """Weight of the entropy bonus."""
+    gamma: Share = 1.0
+    """Discount, PPO."""
+    lam: Share = 0.95
+    """GAE's lambda, PPO."""
+    value_clip: float | None = Field(default=0.2, gt=0.0)
+    """How far a value may move in one update, PPO; null: any distance."""
+    epochs: Count = 1
+    """Passes over a step's rows."""
+    minibatches: Count = 1
+    """Optimizer steps a pass."""
+    allow_double_kl: bool = False
+    """Let a `RewardNode` subtract a KL penalty while ``kl_in: reward`` does so too."""
+
+
+class OptimConfig(Model):
+    """``optim:``, AdamW."""
+
+    lr: float = Field(default=1.0e-5, ge=0.0)
+    """Learning rate of the policy."""
+    critic_lr: float = Field(default=1.0e-5, ge=0.0)
+    """Learning rate of the critic."""
+    betas: Pair[Annotated[float, Field(ge=0.0, lt=1.0)]] = (0.9, 0.95)
+    """Decay of the two moments."""
+    weight_decay: float = Field(default=0.0, ge=0.0)
+    """Decoupled weight decay."""
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    """Gradients are scaled down to this norm."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the rate rises from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """The rate after the warm-up."""
+    autocast: Literal["auto", "bfloat16", "none"] = "auto"
+    """Precision of the update; auto: bfloat16 where it is faster."""
+
+
+class TrainerConfig(Model):
+    """``trainer:``"""
+
+    steps: Count = 16
+    """How many steps to train."""
+    micro_batch_rows: Count = 8
+    """Rows that go through the model at once."""
+    checkpoint_every: int = Field(default=10, ge=0)
+    """Steps between checkpoints; 0: only at the end."""
+    keep_checkpoints: Count = 2
+    """Older checkpoints are deleted."""
+    eval_every: int = Field(default=0, ge=0)
+    """Steps between evaluations; 0: none in between."""
+    eval_before: bool = True
+    """Evaluate before the first step."""
+    eval_after: bool = True
+    """Evaluate after the last step."""
+    reward_retries: int = Field(default=2, ge=0)
+    """How often a step whose rewards failed is scored again."""
+    threads: Count | None = None
+    """Threads of torch; by default its own choice."""
+
+
+class ServerConfig(Model):
+    """``server:``, the control plane."""
+
+    enabled: bool = True
+    """Serve while training."""
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """The address to listen on."""
+    allowed_hosts: Items[str] = ()
+    """Further host names under which clients may call, such as a proxy's."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """The port; 0: any free one."""
+
+
+class TrackingConfig(Model):
+    """``tracking:``"""
+
+    tensorboard: bool = True
+    """Write TensorBoard events beside ``metrics.jsonl``."""
+    samples_per_step: int = Field(default=4, ge=0)
+    """Responses a step that are kept in ``samples.jsonl``."""

@@ -1,0 +1,87 @@
+"""The application: guard, routes, documents, and the routes of plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
+
+from verl_core import __version__
+from verl_core.control.answers import ProblemDocument
+from verl_core.control.documents import add_documents
+from verl_core.control.guard import Guard
+from verl_core.control.problem import install_handlers
+from verl_core.control.routers.health import health_router
+from verl_core.control.routers.providers import providers_router
+from verl_core.control.routers.weights import weights_router
+from verl_core.control.state import ControlState
+from verl_reward_sdk.errors import PluginError
+
+_RESERVED = ("/api/v1/reward", "/healthz", "/docs", "/openapi.json")
+
+
+def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> FastAPI:
+    """The control plane of one run, as an ASGI app.
+
+    Args:
+        state: the run.
+        allowed_hosts: names to answer to, beside those of `state`.
+
+    Raises:
+        PluginError: a plugin's route has a prefix that it cannot have.
+    """
+    _check_prefixes(state.routes)
+    app = FastAPI(
+        title="verl-reward control plane",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    hosts = (*state.allowed_hosts, *allowed_hosts)
+    app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=state.max_body)
+    install_handlers(app, state.run_id)
+    # The guard has checked the token; this tells the OpenAPI document that there is one.
+    told = [Depends(HTTPBearer(auto_error=False))] if state.token else []
+    app.include_router(weights_router(state), dependencies=told)
+    app.include_router(providers_router(state), dependencies=told)
+    app.include_router(health_router(state))
+    add_documents(app)
+    for prefix, plugin in state.routes.items():
+        app.mount(prefix, plugin)
+    _describe_problems(app)
+    return app
+
+
+def _check_prefixes(prefixes: Iterable[str]) -> None:
+    taken = list(_RESERVED)
+    for prefix in prefixes:
+        if not prefix.startswith("/") or prefix.endswith("/"):
+            raise PluginError(
+                f"a plugin's route has the prefix {prefix!r}",
+                hint="it must begin with / and not end with it, as in /human",
+            )
+        for other in taken:
+            if f"{prefix}/".startswith(f"{other}/") or f"{other}/".startswith(f"{prefix}/"):
+                raise PluginError(
+                    f"a plugin's route {prefix!r} would hide {other!r}, or be hidden by it",
+                    hint="the plugin must choose another prefix",
+                )
+        taken.append(prefix)
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Put the problem document's schema, which no route returns as its model, into OpenAPI."""
+    made = app.openapi
+
+    def openapi() -> dict[str, object]:
+        document = made()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        if "ProblemDocument" not in schemas:
+            schema = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas["ProblemDocument"] = schema
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,171 @@
+"""What every request passes before any route, plugins' routes too: Host, token, body size.
+
+- Host: a page of some web site that had its name resolved to 127.0.0.1 (DNS rebinding) still sends
+  its own name; only names that this server goes by are answered.
+- Token: where one is set, a request must show it. The documents that are the same in every
+  installation (``/docs``, ``/openapi.json``) and ``/healthz``, which then says no more than live
+  and ready, are open.
+- Body: counted as it is read, so that a chunked one cannot fill the memory.
+
+What an app raises all the same is logged and becomes a 500.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import socket
+from collections.abc import Collection, Iterable
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from verl_core.control.problem import Problem
+
+logger = logging.getLogger(__name__)
+
+AUTHORISED = "verl_reward.authorised"
+"""Key of the ASGI scope: whether this request showed the token, or none is needed."""
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_OPEN_PATHS = ("/healthz", "/docs", "/openapi.json")
+
+
+class BodyTooLarge(HTTPException):
+    """413; raised out of the app's own reading of the body."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"the body is larger than {limit} bytes")
+
+
+class Guard:
+    """ASGI middleware.
+
+    Args:
+        app: what is guarded.
+        token: what ``Authorization: Bearer`` must carry; None: nothing.
+        allowed_hosts: names beside the loopback ones and this machine's.
+        max_body: bytes.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, allowed_hosts: Collection[str], max_body: int
+    ) -> None:
+        self._app = app
+        self._token = None if token is None else token.encode("ascii")
+        own = {socket.gethostname(), *allowed_hosts}
+        self._hosts = _LOOPBACK_NAMES | {_host_name(host) for host in own}
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        problem = self._refusal(scope)
+        if problem is None:
+            await self._answered(scope, self._counted(receive), send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await problem.response()(scope, receive, send)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app. A bug in it is logged, and is an answer rather than a lost connection."""
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception:
+            if has_begun or scope["type"] != "http":
+                raise
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            detail = "a bug of the control plane or of a plugin; the log has the traceback"
+            await Problem(500, "internal", detail).response()(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Problem | None:
+        hosts = [value.decode("latin-1") for value in _values(scope, b"host")]
+        if len(hosts) != 1 or not self._is_own(_host_name(hosts[0]), scope):
+            return Problem(
+                421,
+                "foreign-host",
+                "this server does not go by the name in the Host header; call it as localhost, by"
+                " its address, or by a name that its configuration allows",
+            )
+        scope[AUTHORISED] = self._is_authorised(scope)
+        if not scope[AUTHORISED] and not _is_open(scope["path"]):
+            return Problem(
+                401,
+                "unauthorised",
+                "send the token as 'Authorization: Bearer …' (clients of verl-reward take it from"
+                " VERL_REWARD_TOKEN)",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        for value in _values(scope, b"content-length"):
+            if value.isdigit() and int(value) > self._max_body:
+                return Problem(413, "body-too-large", str(BodyTooLarge(self._max_body).detail))
+        return None
+
+    def _is_own(self, host: str, scope: Scope) -> bool:
+        if host in self._hosts:
+            return True
+        # The very address at which the request arrived. A name never equals it, so that a rebound
+        # name does not pass.
+        address = _address(host)
+        return address is not None and address == _address(str((scope.get("server") or ("",))[0]))
+
+    def _is_authorised(self, scope: Scope) -> bool:
+        if self._token is None:
+            return True
+        for value in _values(scope, b"authorization"):
+            scheme, _, given = value.partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
+                return True
+        return False
+
+    def _counted(self, receive: Receive) -> Receive:
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > self._max_body:
+                    raise BodyTooLarge(self._max_body)
+            return message
+
+        return counted
+
+
+def _values(scope: Scope, name: bytes) -> Iterable[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def _is_open(path: str) -> bool:
+    return any(path == known or path.startswith(known + "/") for known in _OPEN_PATHS)
+
+
+def _host_name(host: str) -> str:
+    """A Host header's name, without port, brackets and the root's dot."""
+    host = host.strip().casefold()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, _, port = host.rpartition(":")
+    if name and ":" not in name and (port.isdigit() or not port):
+        host = name
+    return host.rstrip(".")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address if mapped is None else mapped

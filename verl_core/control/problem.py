@@ -1,0 +1,165 @@
+"""Errors as RFC 9457 problem documents (``application/problem+json``), and nothing else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from verl_core.rewards.persistence import StoreError
+from verl_core.rewards.weights import StaleRevision, WeightError
+
+logger = logging.getLogger(__name__)
+
+_TYPE = "urn:verl-reward:problem:"
+_LONGEST_NAME = 100
+_KINDS = {404: "not-found", 405: "method-not-allowed", 413: "body-too-large"}
+
+
+class Problem(Exception):
+    """An answer other than success.
+
+    Args:
+        status: the HTTP status.
+        kind: a short name that never changes; the last part of the document's ``type``.
+        detail: what was found and what to do next.
+        errors: one ``{pointer, detail, …}`` for each wrong part of the request.
+        headers: further headers of the answer.
+        extra: further members of the document.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        *,
+        errors: Sequence[Mapping[str, Any]] = (),
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.errors = list(errors)
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+    def response(self, **members: Any) -> Response:
+        """The HTTP answer; `members` are added to the document."""
+        document = {
+            "type": _TYPE + self.kind,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            **({"errors": self.errors} if self.errors else {}),
+            **self.extra,
+            **members,
+        }
+        # backslashreplace: a lone surrogate, which JSON strings can bring in, has no UTF-8 form;
+        # the \udXXX that it becomes is its JSON form.
+        body = json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        return Response(
+            body,
+            self.status,
+            headers={"Cache-Control": "no-store", **self.headers},
+            media_type="application/problem+json",
+        )
+
+
+def key_error(key: str, detail: str, **members: Any) -> dict[str, Any]:
+    """One entry of ``errors`` for a key of the body; the key ``""`` is the body as a whole."""
+    shown = key if len(key) <= _LONGEST_NAME else key[:_LONGEST_NAME] + "…"
+    escaped = shown.replace("~", "~0").replace("/", "~1")
+    pointer = "#/" + quote(escaped, errors="replace") if key else "#"
+    return {"pointer": pointer, "key": shown, "detail": detail, **members}
+
+
+def refused_weights(error: WeightError) -> Problem:
+    """422: a change of weights that the store refused."""
+    errors = [
+        key_error(key, reason, **_nearest(error.nearest.get(key)))
+        for key, reason in error.reasons.items()
+    ]
+    said = "; ".join(f"{e['key']}: {e['detail']}" if e["key"] else e["detail"] for e in errors)
+    return Problem(422, "invalid-weights", f"{said}. Nothing was changed.", errors=errors)
+
+
+def _nearest(name: str | None) -> dict[str, str]:
+    return {"nearest": name} if name else {}
+
+
+def etag(revision: int) -> str:
+    """A revision as an entity tag."""
+    return f'"{revision}"'
+
+
+def install_handlers(app: FastAPI, run_id: str) -> None:
+    """Answer every error of `app` with a problem document that carries `run_id`."""
+
+    async def problem(_: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return error.response(run_id=run_id)
+
+    async def weights(_: Request, error: Exception) -> Response:
+        assert isinstance(error, WeightError)
+        return refused_weights(error).response(run_id=run_id)
+
+    async def stale(_: Request, error: Exception) -> Response:
+        assert isinstance(error, StaleRevision)
+        found = Problem(
+            412,
+            "stale-revision",
+            f"{error}. Nothing was changed: read the weights again, then decide.",
+            headers={"ETag": etag(error.current)},
+            revision=error.current,
+        )
+        return found.response(run_id=run_id)
+
+    async def store(_: Request, error: Exception) -> Response:
+        logger.error("%s", error)
+        return Problem(500, "store-failed", str(error)).response(run_id=run_id)
+
+    async def validation(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        errors = [
+            {"parameter": str(found["loc"][-1]), "detail": str(found["msg"])}
+            for found in error.errors()
+        ]
+        said = "; ".join(f"{e['parameter']}: {e['detail']}" for e in errors)
+        return Problem(422, "invalid-request", said, errors=errors).response(run_id=run_id)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = str(error.detail)
+        if error.status_code == 404:
+            detail = f"there is nothing at {request.url.path}; /docs lists what there is"
+        if error.status_code == 405:
+            detail = f"{request.method} is not what {request.url.path} takes"
+        headers = dict(error.headers or {})
+        known = app.openapi()["paths"].get(request.url.path)
+        if error.status_code == 405 and known:  # Starlette names the first route's methods only
+            headers["Allow"] = ", ".join(sorted(known)).upper()
+        kind = _KINDS.get(error.status_code, "http")
+        return Problem(error.status_code, kind, detail, headers=headers).response(run_id=run_id)
+
+    async def gone(_: Request, error: Exception) -> Response:
+        return Problem(400, "incomplete-body", "the client left").response(run_id=run_id)
+
+    app.add_exception_handler(Problem, problem)
+    app.add_exception_handler(WeightError, weights)
+    app.add_exception_handler(StaleRevision, stale)
+    app.add_exception_handler(StoreError, store)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, gone)

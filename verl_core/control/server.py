@@ -1,0 +1,120 @@
+"""ControlServer: the control plane on a socket, in a thread beside the training loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+
+import uvicorn
+
+from verl_core.control.app import create_app
+from verl_core.control.listen import listen, url_of
+from verl_core.control.state import ControlState
+from verl_reward_sdk.errors import VerlRewardError
+
+logger = logging.getLogger(__name__)
+
+_START_SECONDS = 30.0
+_GRACE_SECONDS = 5
+
+
+class ControlServer:
+    """Serves `state` over HTTP from a daemon thread. No signal handler is touched.
+
+    The socket is bound and listening when the constructor returns, so that a taken port is an
+    error before anything is loaded; requests are answered from `start` on.
+
+    Args:
+        state: what is served.
+        host: the address to listen on.
+        port: 0 takes any free one.
+
+    Raises:
+        ConfigError: the address cannot be bound, or anybody could reach it without a token.
+    """
+
+    def __init__(self, state: ControlState, host: str = "127.0.0.1", port: int = 8000) -> None:
+        app = create_app(state, allowed_hosts=[host])
+        self._socket = listen(host, port, has_token=state.token is not None)
+        self.url = url_of(host, self._socket)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
+        )
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return int(self.url.rpartition(":")[2])
+
+    def start(self) -> None:
+        """Begin to answer; returns when requests are answered."""
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._run, name="verl-reward-control", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._server.started:
+            if self._ended.is_set() or time.monotonic() > deadline:
+                self.stop()
+                why = self._failure or f"no answer within {_START_SECONDS:.0f} s"
+                raise VerlRewardError(f"the control plane at {self.url} did not start: {why}")
+            time.sleep(0.005)
+
+    def wait(self) -> None:
+        """Return only by an exception: a signal's, or that the server has ended by itself.
+
+        Raises:
+            VerlRewardError: it has.
+        """
+        while not self._ended.wait(1.0):  # with a limit: Ctrl-C comes through on Windows too
+            pass
+        raise VerlRewardError(f"the control plane at {self.url} has ended: {self._failure}")
+
+    def stop(self) -> None:
+        """Answer what has begun, for a few seconds at most, and free the port."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            # Not `Thread.join`: interrupted by Ctrl-C, it takes a running thread for a dead one.
+            if not self._ended.wait(_GRACE_SECONDS + 2):
+                self._server.force_exit = True
+                self._ended.wait(_GRACE_SECONDS)
+            self._thread = None
+        self._socket.close()
+
+    def __enter__(self) -> ControlServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except (Exception, SystemExit) as error:  # `start` reports it, if it still waits
+            self._failure = error
+            logger.exception("the control plane at %s has ended", self.url)
+        finally:
+            self._ended.set()

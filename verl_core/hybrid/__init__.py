@@ -1,0 +1,1 @@
+"""From the layout in which a model is trained to the one in which it generates."""

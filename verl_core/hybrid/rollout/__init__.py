@@ -1,0 +1,1 @@
+"""Engines that sample responses, one a file; `base` holds what they share."""

@@ -1,0 +1,170 @@
+"""From config to mounts: providers are constructed and checked, nothing is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from verl_core.config.condition import Condition
+from verl_core.config.mount import MountConfig
+from verl_core.config.provider import provider_config
+from verl_core.rewards.conditions import column_condition, score_condition
+from verl_core.rewards.execution import Limits, make_runner
+from verl_core.rewards.missing import scaled_range
+from verl_core.rewards.mount import Mount
+from verl_reward_sdk.errors import ConfigError, VerlRewardError
+from verl_reward_sdk.protocols import FusionPolicy, MountInfo
+from verl_reward_sdk.provider import RewardProvider
+
+if TYPE_CHECKING:
+    from verl_core.plugins import PluginRegistry
+
+NodeFactory: TypeAlias = Callable[[MountConfig, Path], RewardProvider[Any]]
+"""Makes the provider of a mount that names a `node_class`, given the config's folder."""
+
+Make: TypeAlias = Callable[[], RewardProvider[Any]]
+
+
+def build_mount(
+    config: MountConfig,
+    base_dir: Path,
+    registry: PluginRegistry | None,
+    node_factory: NodeFactory | None,
+) -> Mount:
+    """The mount of one config item.
+
+    Raises:
+        ConfigError: its plugin, its provider's config, its execution or one of its conditions
+            cannot be used; the YAML path says which.
+    """
+    path = f"reward.{config.name}"
+    make = _maker(config, base_dir, registry, node_factory, path)
+    provider = make()
+    try:
+        low, high = (float(bound) for bound in provider.score_range)
+        reads = frozenset(provider.reads)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{type(provider).__name__} declares no usable score_range and reads: {error}",
+            path=path,
+            hint="this is a fault of the plugin",
+        ) from error
+    _check_role(config, provider, path)
+    execution = config.execution or provider.execution
+    queue_timeout = config.timeout if config.queue_timeout is None else config.queue_timeout
+    runner = make_runner(
+        execution,
+        name=config.name,
+        provider=provider,
+        build=make,
+        limits=Limits(config.timeout, queue_timeout, config.max_abandoned),
+        path=f"{path}.execution",
+    )
+    return Mount(
+        config,
+        provider,
+        runner,
+        source=config.plugin or config.node_class or type(provider).__name__,
+        path=path,
+        execution=execution,
+        reads=reads,
+        score_range=(low, high),
+        applies_to=_condition(config, "applies_to", column_condition, path),
+        only_if=_condition(config, "only_if", score_condition, path),
+        when=_condition(config, "when", score_condition, path),
+    )
+
+
+def _condition(
+    config: MountConfig, key: str, read: Callable[..., Condition], path: str
+) -> Condition | None:
+    text = getattr(config, key)
+    if text is None or (key == "only_if" and text == "open"):
+        return None
+    return read(text, path=f"{path}.{key}")
+
+
+def _maker(
+    config: MountConfig,
+    base_dir: Path,
+    registry: PluginRegistry | None,
+    node_factory: NodeFactory | None,
+    path: str,
+) -> Make:
+    """What constructs the mount's provider; its config is read once, here."""
+    if config.plugin is None:
+        if node_factory is None:
+            raise ConfigError(
+                f"nothing here can make {config.node_class!r}: a node runs in the trainer",
+                path=f"{path}.node_class",
+                hint="give plugin:, or hand RewardEngine a node_factory",
+            )
+        return _guarded(lambda: node_factory(config, base_dir), f"{config.node_class}", path)
+    if registry is None:
+        raise ConfigError(f"no plugins are at hand for {config.plugin!r}", path=f"{path}.plugin")
+    try:
+        provider = registry.provider(config.plugin)
+    except ConfigError as error:
+        raise error.with_location(path=f"{path}.plugin") from error
+    settings = provider_config(provider.Config, config, base_dir)
+    return _guarded(lambda: provider(settings), f"the plugin {config.plugin!r}", path)
+
+
+def _guarded(make: Make, what: str, path: str) -> Make:
+    def guarded() -> RewardProvider[Any]:
+        try:
+            return make()
+        except ConfigError as error:
+            raise error.with_location(path=path) from error
+        except VerlRewardError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{what} cannot be constructed: {type(error).__name__}: {error}", path=path
+            ) from error
+
+    return guarded
+
+
+def _check_role(config: MountConfig, provider: RewardProvider[Any], path: str) -> None:
+    if config.is_gate:
+        if config.threshold is None and provider.role != "gate":
+            raise ConfigError(
+                f"{type(provider).__name__} scores, and gives no severity by itself",
+                path=path,
+                hint="say where the gate speaks: threshold: {below: x} or {above: x}",
+            )
+    elif provider.role == "gate" and "role" not in config.model_fields_set:
+        raise ConfigError(
+            f"{type(provider).__name__} is meant as a gate",
+            path=path,
+            hint="write role: gate and a penalty: below 0; role: reward sums its scores instead",
+        )
+
+
+def check_policy(policy: FusionPolicy, infos: list[MountInfo]) -> None:
+    """Raise `ConfigError` where `policy` cannot fuse these mounts with these weights."""
+    if not policy.additive:
+        for info in infos:
+            if info.has_when:
+                raise ConfigError(
+                    f"{policy.name} cannot leave a mount out by a condition",
+                    path=f"reward.{info.name}.when",
+                    hint="when: needs an additive policy, such as weighted_sum",
+                )
+    try:
+        policy.check(infos)
+    except ConfigError as error:
+        raise error.with_location(path="fusion.policy") from error
+
+
+def mount_info(mount: Mount, weight: float) -> MountInfo:
+    """What a policy may know of a mount: its range is that of scaled scores."""
+    return MountInfo(
+        name=mount.name,
+        weight=weight,
+        role=mount.role,
+        score_range=scaled_range(mount.score_range, mount.config),
+        has_when=mount.when is not None,
+    )

@@ -1,0 +1,245 @@
+"""RewardEngine: a batch in, a RewardTable out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from verl_core.config.rewards import RewardsConfig
+from verl_core.rewards.build import NodeFactory, build_mount, check_policy, mount_info
+from verl_core.rewards.fusion import fusion_policy
+from verl_core.rewards.lease import Lease
+from verl_core.rewards.mount import Mount
+from verl_core.rewards.schedules import parse_schedule, value_at
+from verl_core.rewards.scoring import Scoring
+from verl_core.rewards.table import RewardTable
+from verl_core.rewards.weights import WeightSnapshot, WeightStore
+from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ConfigError, ProviderError
+from verl_reward_sdk.protocols import FusionPolicy
+
+if TYPE_CHECKING:
+    from verl_core.plugins import PluginRegistry
+
+
+class RewardEngine:
+    """Mounts, a fusion policy, and the weights between them. May be used from many threads.
+
+    Made by `from_config`; `setup` loads the providers (the first scoring does, where it was not
+    called), `close` releases them. It is a context manager.
+    """
+
+    def __init__(
+        self,
+        mounts: Mapping[str, Mount],
+        policy: FusionPolicy,
+        *,
+        store: WeightStore | None,
+        frozen: Mapping[str, float],
+        registry: PluginRegistry,
+    ) -> None:
+        self.mounts = MappingProxyType(dict(mounts))
+        self.policy = policy
+        self.store = store
+        self._own_store: WeightStore | None = None
+        self._frozen = frozen
+        self._registry = registry
+        self._loading = threading.Lock()
+        self._loaded = self._closed = False
+
+    @classmethod
+    def from_config(
+        cls,
+        cfg: RewardsConfig,
+        *,
+        store: WeightStore | None = None,
+        registry: PluginRegistry | None = None,
+        node_factory: NodeFactory | None = None,
+        frozen_weights: bool = False,
+        store_path: Path | None = None,
+        run_id: str | None = None,
+    ) -> RewardEngine:
+        """Build and check everything; load nothing heavy.
+
+        Args:
+            cfg: the mounts and the fusion.
+            store: the live weights; by default the engine makes a `WeightStore` of its own with
+                those of `cfg`, and closes it.
+            registry: the plugins; by default those that are installed.
+            node_factory: makes the providers of mounts that name a `node_class`.
+            frozen_weights: keep the weights that `cfg` gives at step 0 for good (for
+                `eval_reward:`); leases then carry revision 0.
+            store_path: the file of the engine's own store; without one it is in memory.
+            run_id: the run whose revisions the engine's own store keeps.
+
+        Raises:
+            ConfigError: something in `cfg` cannot be used; it names the YAML path.
+        """
+        if sum((frozen_weights, store is not None, store_path is not None)) > 1:
+            raise ValueError("weights are frozen, or in a store, or in a file: give one of them")
+        registry = registry or _installed()
+        policy = fusion_policy(cfg.fusion.policy, registry, path="fusion.policy")
+        mounts = {
+            config.name: build_mount(config, cfg.base_dir, registry, node_factory)
+            for config in cfg.mounts
+        }
+        settings = {m.name: parse_schedule(m.setting()) for m in cfg.mounts if not m.is_gate}
+        engine = cls(
+            mounts,
+            policy,
+            store=store,
+            frozen={name: value_at(setting, 0) for name, setting in settings.items()},
+            registry=registry,
+        )
+        engine.check_weights(engine._frozen)
+        if store is not None:
+            engine._check_store(store)
+        elif not frozen_weights:
+            engine.store = engine._own_store = WeightStore(
+                settings,
+                run_id=run_id,
+                path=store_path,
+                gates=[m.name for m in cfg.mounts if m.is_gate],
+                allow_zero=cfg.fusion.allow_zero,
+                check=engine.check_weights,
+            )
+        return engine
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Load every provider, one after the other. Does nothing the second time.
+
+        Raises:
+            ProviderError: one cannot be loaded; it names the mount.
+            ConfigError: the same, where the provider itself says so.
+        """
+        with self._loading:
+            if self._closed:
+                raise ProviderError("the engine was closed: make a new one")
+            if self._loaded:
+                return
+            for mount in self.mounts.values():
+                try:
+                    mount.setup()
+                except ConfigError as error:
+                    raise error.with_location(path=mount.path) from error
+                except Exception as error:
+                    raise ProviderError(
+                        f"mount {mount.name!r} ({mount.source}) cannot be loaded: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+            self._loaded = True
+
+    def close(self) -> None:
+        """Release every provider. A thread that hangs is left behind."""
+        with self._loading:
+            self._closed = True
+            for mount in self.mounts.values():
+                mount.close()
+            if self._own_store is not None:
+                self._own_store.close()
+
+    def __enter__(self) -> RewardEngine:
+        self.setup()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what it is ----------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Every column that a mount needs."""
+        return frozenset().union(*(mount.reads for mount in self.mounts.values()))
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The mounts as ``GET …/providers`` shows them, JSON-ready, in config order."""
+        weights = self.lease().weights
+        return [mount.describe(weights.get(name)) for name, mount in self.mounts.items()]
+
+    def check_weights(self, weights: Mapping[str, float]) -> None:
+        """Raise `ConfigError` where the fusion policy cannot serve these weights.
+
+        Args:
+            weights: every rewarding mount's weight.
+        """
+        infos = [
+            mount_info(mount, weights.get(name, 0.0))
+            for name, mount in self.mounts.items()
+            if mount.role == "reward"
+        ]
+        check_policy(self.policy, infos)
+
+    def _check_store(self, store: WeightStore) -> None:
+        snapshot = store.snapshot()
+        ours = [name for name, mount in self.mounts.items() if mount.role == "reward"]
+        if set(snapshot.weights) != set(ours):
+            odd = sorted(set(snapshot.weights) ^ set(ours))
+            raise ConfigError(
+                f"the weight store and the mounts differ in: {', '.join(odd)}", path="reward"
+            )
+        self.check_weights(snapshot.weights)
+
+    # -- scoring ---------------------------------------------------------------------------------
+
+    def lease(self, step: int | None = None) -> Lease:
+        """Fix the weights' revision and every mount's generation.
+
+        With `step`: the step's own lease, the same whenever it is asked for (a synchronous run
+        scores a whole step under it). Without: whatever holds now.
+        """
+        if self.store is None or step is None:
+            return self._lease(None if self.store is None else self.store.snapshot(), step)
+        return self._lease(self.store.lease(step), step)
+
+    def _lease(self, snapshot: WeightSnapshot | None, step: int | None) -> Lease:
+        generations = {name: mount.generation for name, mount in self.mounts.items()}
+        if snapshot is None:
+            return Lease(0, self._frozen, generations, step)
+        return Lease(snapshot.revision, snapshot.weights, generations, step)
+
+    def open(self, batch: RewardBatch, *, lease: Lease | None = None) -> Scoring:
+        """Begin to score `batch`: run the mounts stage by stage, then `Scoring.finish`.
+
+        Without a lease it is one of its own: the newest weights, at the batch's step.
+        """
+        if not self._loaded or self._closed:
+            self.setup()
+        return Scoring(batch, lease or self._own_lease(batch), self.mounts, self.policy, self._seen)
+
+    def score(self, batch: RewardBatch, *, lease: Lease | None = None) -> RewardTable:
+        """Score and fuse `batch`; all mounts run at once.
+
+        Raises:
+            ConfigError: a column is missing, or holds what a condition cannot compare.
+            RewardError: the batch may not be trained on.
+        """
+        scoring = self.open(batch, lease=lease)
+        scoring.run(self.mounts)
+        return scoring.finish()
+
+    async def ascore(self, batch: RewardBatch, *, lease: Lease | None = None) -> RewardTable:
+        """`score` for a coroutine, on whatever event loop it runs; nothing blocks that loop but
+        the first call's `setup` and inline mounts."""
+        scoring = self.open(batch, lease=lease)
+        await scoring.arun(self.mounts)
+        return scoring.finish()
+
+    def _own_lease(self, batch: RewardBatch) -> Lease:
+        if self.store is None:
+            return self._lease(None, batch.step)
+        return self._lease(self.store.snapshot(batch.step), batch.step)
+
+    def _seen(self, table: RewardTable) -> None:
+        self._registry.notify("verl_reward_batch_scored", table=table)
+
+
+def _installed() -> PluginRegistry:
+    from verl_core.plugins import PluginRegistry
+
+    return PluginRegistry()

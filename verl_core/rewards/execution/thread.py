@@ -1,0 +1,235 @@
+"""`thread`: in a daemon thread of the mount's own. For trusted Python, numpy and torch.
+
+A thread cannot be killed. At its deadline a call ends as failed and its batch goes on; the provider
+*instance* is poisoned: it is never called again, and a fresh one is built, in a fresh thread. So
+many threads that hang at one time (`max_abandoned`), and the mount fails at once; it works again
+when one of them comes back. Being daemons, they never hold up the interpreter's exit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any
+
+from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.inline import run
+from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ProviderError, ProviderTimeout
+from verl_reward_sdk.provider import RewardProvider
+
+logger = logging.getLogger(__name__)
+
+Build = Callable[[], RewardProvider[Any]]
+
+_WIDTH = 16
+_CLOSE_SECONDS = 5.0
+
+
+class _Instance:
+    """One provider and the threads that may call it."""
+
+    def __init__(self, provider: RewardProvider[Any] | None) -> None:
+        self.provider = provider
+        self.ready: Future[None] = Future()
+        self.threads: set[threading.Thread] = set()
+        self.idle = 0
+        self.claimed = False  # one of its threads has begun to set it up
+        self.poisoned = False
+
+
+class ThreadRunner:
+    """Runs a provider in daemon threads: one, or up to 16 where it is thread safe.
+
+    Args:
+        name: the mount's name, for messages and thread names.
+        first: the provider to begin with.
+        build: makes a fresh one.
+        limits: the mount's deadlines.
+    """
+
+    def __init__(self, name: str, first: RewardProvider[Any], build: Build, limits: Limits) -> None:
+        self._name = name
+        self._build = build
+        self._limits = limits
+        self._width = _WIDTH if first.thread_safe else 1
+        # All of the below is guarded by this condition's lock.
+        self._work = threading.Condition()
+        self._queue: deque[Call] = deque()
+        self._running: dict[Call, tuple[_Instance, threading.Thread]] = {}
+        self._instance: _Instance | None = _Instance(first)
+        self._abandoned: list[threading.Thread] = []
+        self._closed = False
+
+    @property
+    def exhausted(self) -> bool:
+        with self._work:
+            return self._hung() >= self._limits.max_abandoned
+
+    def setup(self) -> None:
+        with self._work:
+            instance = self._current()
+            if not instance.threads:
+                self._spawn(instance)
+        instance.ready.result()
+
+    def submit(self, batch: RewardBatch) -> Call:
+        call = Call(batch, self._limits, self)
+        with self._work:
+            if self._closed:
+                call.fail(ProviderError("the mount was closed"))
+            elif self._hung() >= self._limits.max_abandoned:
+                call.fail(self._exhaustion())
+            else:
+                self._queue.append(call)
+                self._man(self._current())
+                self._work.notify()
+        return call
+
+    def tend(self, now: float) -> None:
+        with self._work:
+            for call, (instance, thread) in list(self._running.items()):
+                if call.overdue(now):
+                    call.fail(
+                        ProviderTimeout(f"no answer within timeout: {self._limits.timeout:g} s")
+                    )
+                    del self._running[call]
+                    self._abandoned.append(thread)
+                    self._poison(instance)
+            for call in [call for call in self._queue if call.overdue(now)]:
+                self._queue.remove(call)
+                wait = f"{self._limits.queue_timeout:g} s"
+                call.fail(ProviderTimeout(f"not begun within queue_timeout: {wait}"))
+
+    def cancel(self, call: Call) -> None:
+        """Take it out of the line. One that runs goes on; its answer is dropped."""
+        with self._work:
+            if call in self._queue:
+                self._queue.remove(call)
+                call.fail(ProviderError("cancelled by its caller"))
+
+    def close(self) -> None:
+        with self._work:
+            self._closed = True
+            instance, self._instance = self._instance, None
+            for call in self._queue:
+                call.fail(ProviderError("the mount was closed"))
+            self._queue.clear()
+            self._work.notify_all()
+            threads = [] if instance is None else list(instance.threads)
+        end = monotonic() + _CLOSE_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, end - monotonic()))
+
+    # -- inside; the lock is held ----------------------------------------------------------------
+
+    def _hung(self) -> int:
+        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+        return len(self._abandoned)
+
+    def _exhaustion(self) -> ProviderTimeout:
+        return ProviderTimeout(
+            f"{self._hung()} of its calls hang (max_abandoned: {self._limits.max_abandoned}), and"
+            " threads cannot be killed; a provider that may hang belongs in `execution: process`"
+        )
+
+    def _current(self) -> _Instance:
+        if self._instance is None:
+            self._instance = _Instance(None)
+        return self._instance
+
+    def _man(self, instance: _Instance) -> None:
+        """See to it that somebody takes the newest call."""
+        if len(self._queue) > instance.idle and len(instance.threads) < self._width:
+            self._spawn(instance)
+
+    def _spawn(self, instance: _Instance) -> None:
+        thread = threading.Thread(
+            target=self._serve, args=(instance,), name=f"reward-{self._name}", daemon=True
+        )
+        instance.threads.add(thread)
+        thread.start()
+
+    def _poison(self, instance: _Instance) -> None:
+        if instance.poisoned:
+            return
+        instance.poisoned = True
+        if self._instance is instance:
+            self._instance = None
+        self._work.notify_all()  # its idle threads go home
+        if self._hung() >= self._limits.max_abandoned:
+            error = self._exhaustion()
+            for call in self._queue:
+                call.fail(error)
+            self._queue.clear()
+        elif self._queue:
+            self._man(self._current())
+
+    # -- a worker's life ---------------------------------------------------------------------------
+
+    def _serve(self, instance: _Instance) -> None:
+        thread = threading.current_thread()
+        try:
+            if self._load(instance):
+                while (call := self._next(instance, thread)) is not None:
+                    assert instance.provider is not None  # loaded
+                    run(call, instance.provider.score)
+                    with self._work:
+                        self._running.pop(call, None)
+        finally:
+            with self._work:
+                instance.threads.discard(thread)
+                last = self._closed and not instance.threads
+            if last and not instance.poisoned and instance.ready.exception() is None:
+                self._release(instance)
+
+    def _release(self, instance: _Instance) -> None:
+        """Close the provider in the thread that it knows."""
+        assert instance.provider is not None  # loaded
+        try:
+            instance.provider.close()
+        except Exception:  # a boundary: nobody can be told but the log
+            logger.exception("mount %s: close() failed", self._name)
+
+    def _load(self, instance: _Instance) -> bool:
+        """Set up the provider, by the first of its threads; the others wait for it."""
+        with self._work:
+            claimed, instance.claimed = instance.claimed, True
+        if claimed:
+            return instance.ready.exception() is None
+        try:
+            if instance.provider is None:
+                instance.provider = self._build()
+            instance.provider.setup()
+        except BaseException as error:  # noqa: BLE001 - a boundary: whoever waits gets the error
+            self._fail_to_load(instance, error)
+            return False
+        instance.ready.set_result(None)
+        return True
+
+    def _fail_to_load(self, instance: _Instance, error: BaseException) -> None:
+        """Fail whoever waits; the next call tries a fresh instance."""
+        with self._work:
+            if self._instance is instance:
+                self._instance = None
+            said = f"it could not be set up again: {type(error).__name__}: {error}"
+            while self._queue:
+                self._queue.popleft().fail(ProviderError(said))
+        instance.ready.set_exception(error)
+
+    def _next(self, instance: _Instance, thread: threading.Thread) -> Call | None:
+        with self._work:
+            while not instance.poisoned and not self._closed:
+                while self._queue:
+                    call = self._queue.popleft()
+                    if call.begin():
+                        self._running[call] = (instance, thread)
+                        return call
+                instance.idle += 1
+                self._work.wait()
+                instance.idle -= 1
+            return None

@@ -1,0 +1,46 @@
+"""One row of a RewardTable, taken apart."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from verl_core.rewards.statuses import SEVERITY
+
+if TYPE_CHECKING:
+    from verl_core.rewards.table import MountColumn, RewardTable
+
+
+def explain_row(table: RewardTable, row: int) -> dict[str, Any]:
+    """As `RewardTable.explain`."""
+    if not -len(table) <= row < len(table):
+        raise IndexError(f"row {row} of a table of {len(table)} rows")
+    row %= len(table)
+    return {
+        "fused": _number(table.fused[row]),
+        "additive": table.additive,
+        "revision": table.revision,
+        "generations": dict(table.generations),
+        "masked": table.mask_reason[row] if table.masked[row] else None,
+        "blocked": bool(table.blocked[row]),
+        "reason": table.mask_reason[row],
+        "gate": str(SEVERITY[table.gate_words[row]]),
+        "mounts": {name: _component(column, row) for name, column in table.columns.items()},
+    }
+
+
+def _component(column: MountColumn, row: int) -> dict[str, Any]:
+    return {
+        "role": column.role,
+        "raw": _number(column.scores[row]),
+        "normalised": _number(column.normalised[row]),
+        "weight": _number(column.weight),
+        "contribution": _number(column.contribution[row]),
+        "status": str(column.status[row]),
+        "reason": column.notes.get(row),
+        "severity": str(SEVERITY[column.words[row]]),
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

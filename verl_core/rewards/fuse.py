@@ -1,0 +1,199 @@
+"""From the answers of all mounts to a RewardTable.
+
+The order is always the same: raw score, scale and clip, weight, policy, gates. The sum runs over
+mounts in config order and in float64, so that the same batch, weights and generations give the same
+bits wherever the providers ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.gates import Ruled, Verdict, judge, rule
+from verl_core.rewards.lease import Lease
+from verl_core.rewards.missing import Filled, fill
+from verl_core.rewards.mount import Mount
+from verl_core.rewards.statuses import ABSTAINED, FAILED, SKIP
+from verl_core.rewards.table import MountColumn, RewardTable
+from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ContractError, RewardError
+from verl_reward_sdk.protocols import Fused, FusionPolicy
+
+NO_REWARD = "no reward"
+
+Asked = tuple[Mount, Answer]
+
+
+def is_step(batch: RewardBatch) -> bool:
+    """Whether the bounds of a step hold for `batch`: it trains, or it belongs to a run's step."""
+    return batch.training or batch.step is not None
+
+
+def groups_of(batch: RewardBatch) -> npt.NDArray[np.int64]:
+    """(B,) int64: rows of one prompt share a number; without group ids each row is a group."""
+    if batch.group_ids is None:
+        return np.arange(len(batch))
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(g, len(numbers)) for g in batch.group_ids], dtype=np.int64)
+
+
+def fuse_table(
+    batch: RewardBatch, lease: Lease, columns: Sequence[Asked], policy: FusionPolicy
+) -> RewardTable:
+    """Fuse one batch.
+
+    Args:
+        columns: every mount with its answer, in config order.
+
+    Raises:
+        ContractError: the policy's answer has a wrong shape or is not finite.
+        RewardError: the gates leave no live row.
+    """
+    n, groups = len(batch), groups_of(batch)
+    rewards = [(mount, answer) for mount, answer in columns if mount.role == "reward"]
+    gates = {m.name: (m.config, answer) for m, answer in columns if m.role == "gate"}
+    weights = np.array([lease.weights[mount.name] for mount, _ in rewards], dtype=np.float64)
+    filled = [
+        fill(answer, mount.config, groups, observed=weight == 0.0)
+        for (mount, answer), weight in zip(rewards, weights.tolist(), strict=True)
+    ]
+    verdict = judge(gates, n)
+    unscored = _unscored(rewards, filled, weights, n)
+    fused = _fused(policy, filled, weights, groups, unscored.astype(bool))
+    ruled = rule(verdict, fused, unscored, training=batch.training)
+    table = RewardTable(
+        sample_ids=batch.sample_ids,
+        group_ids=batch.group_ids,
+        step=batch.step,
+        training=batch.training,
+        revision=lease.revision,
+        weights=lease.weights,
+        generations=lease.generations,
+        additive=policy.additive,
+        columns=_table_columns(columns, filled, ruled, verdict, lease),
+        fused=ruled.values,
+        masked=ruled.masked,
+        skip=verdict.word == SKIP,
+        in_baseline=~ruled.masked & ~ruled.blocked & verdict.in_baseline,
+        blocked=ruled.blocked,
+        gate_words=verdict.word,
+        mask_reason=tuple(ruled.reason.tolist()),
+    )
+    if n and is_step(batch):
+        _refuse_dead(table, verdict)
+    return table
+
+
+def _unscored(
+    rewards: Sequence[Asked], filled: Sequence[Filled], weights: Floats, n: int
+) -> npt.NDArray[np.object_]:
+    """(B,) object: why a row cannot have a fused reward, or None. The first reason stands."""
+    reason: npt.NDArray[np.object_] = np.full(n, None, dtype=object)
+    for (mount, answer), column in zip(rewards, filled, strict=True):
+        if column.masks.any():
+            for code, what in ((FAILED, "failed"), (ABSTAINED, "abstained")):
+                fresh = column.masks & (answer.codes == code) & ~reason.astype(bool)
+                reason[fresh] = f"{mount.name} {what}"
+    # A mount of weight 0 is only observed: its score does not make a row a scored one, unless
+    # (`allow_zero`) there is no other.
+    observed = weights == 0.0
+    counting = [
+        column.counted
+        for column, skip in zip(filled, observed.tolist(), strict=True)
+        if not skip or observed.all()
+    ]
+    scored = np.logical_or.reduce(counting)
+    if not scored.all():
+        reason[~scored & ~reason.astype(bool)] = NO_REWARD
+    return reason
+
+
+def _fused(
+    policy: FusionPolicy,
+    filled: Sequence[Filled],
+    weights: Floats,
+    groups: npt.NDArray[np.int64],
+    unscored: Bools,
+) -> Fused:
+    shape = (len(groups), len(filled))
+    scores = np.empty(shape, order="F")  # a mount's column lies together
+    present = np.empty(shape, dtype=bool, order="F")
+    for mount, column in enumerate(filled):
+        scores[:, mount], present[:, mount] = column.values, column.present
+    fused = policy.fuse(scores, present, weights, groups)
+    name = f"fusion policy {policy.name}"
+    for what, array, bound in (
+        ("values", fused.values, shape[:1]),
+        ("contributions", fused.contributions, shape),
+    ):
+        if np.shape(array) != bound:
+            raise ContractError(
+                f"{what} has a wrong shape", provider=name, value=np.shape(array), bound=bound
+            )
+    wrong = ~np.isfinite(fused.values) & ~unscored
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ContractError(
+            "the fused reward is not finite",
+            provider=name,
+            row=row,
+            value=float(fused.values[row]),
+            bound=f"a finite number from the scores {scores[row].tolist()}",
+        )
+    return fused
+
+
+def _table_columns(
+    columns: Sequence[Asked],
+    filled: Sequence[Filled],
+    ruled: Ruled,
+    verdict: Verdict,
+    lease: Lease,
+) -> dict[str, MountColumn]:
+    table: dict[str, MountColumn] = {}
+    rewards = iter(zip(filled, ruled.contributions.T, strict=True))
+    nothing = np.full(len(ruled.values), np.nan)
+    silent = np.zeros(len(ruled.values), dtype=np.int8)
+    for mount, answer in columns:
+        if mount.role == "reward":
+            column, contribution = next(rewards)
+            normalised = np.where(column.present, column.values, np.nan)
+        else:
+            normalised, contribution = nothing, ruled.gate_contributions[mount.name]
+        table[mount.name] = MountColumn(
+            name=mount.name,
+            role=mount.role,
+            scores=answer.scores,
+            normalised=normalised,
+            weight=lease.weights.get(mount.name, float("nan")),
+            contribution=contribution,
+            codes=answer.codes,
+            words=verdict.words.get(mount.name, silent),
+            notes=answer.reasons,
+            extras=answer.extras,
+            seconds=answer.seconds,
+        )
+    return table
+
+
+def _refuse_dead(table: RewardTable, verdict: Verdict) -> None:
+    """Raise `RewardError` where the gates leave nothing to train on, or to evaluate."""
+    dead = table.masked | table.blocked
+    by_gate = dead & verdict.shut
+    if table.training:
+        dead = dead | table.skip
+        by_gate = by_gate | table.skip
+    if not dead.all() or not by_gate.any():
+        return
+    counts = Counter(reason or "skipped" for reason in table.mask_reason)
+    for name, column in table.columns.items():
+        if column.role == "gate" and column.words.any():
+            counts[f"{name} spoke"] = int(np.count_nonzero(column.words))
+    said = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
+    step = "the batch" if table.step is None else f"step {table.step}"
+    raise RewardError(f"the gates leave no live row in {step}, of {len(table)}: {said}")

@@ -1,0 +1,73 @@
+"""The figures of a RewardTable, under the names that logs use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from verl_core.rewards.answer import Bools, Floats
+from verl_core.rewards.statuses import (
+    ABSTAINED,
+    FAILED,
+    NOT_APPLICABLE,
+    OK,
+    PENALTY,
+    SKIP,
+    VETO,
+)
+
+if TYPE_CHECKING:
+    from verl_core.rewards.table import MountColumn, RewardTable
+
+
+def table_metrics(table: RewardTable) -> dict[str, float]:
+    """As `RewardTable.metrics`."""
+    figures: dict[str, float] = {}
+    counted = ~table.blocked
+    for name, column in table.columns.items():
+        figures |= _mount(f"reward/{name}", column, counted)
+        figures[f"timing_s/reward/{name}"] = column.seconds
+    figures |= _spread("reward/fused", table.fused[~np.isnan(table.fused)])
+    for name, rows in (
+        ("masked", table.masked),
+        ("skipped", table.skip),
+        ("blocked", table.blocked),
+    ):
+        figures[f"reward/{name}"] = _share(int(np.count_nonzero(rows)), len(table))
+    figures |= {f"weights/{name}": weight for name, weight in table.weights.items()}
+    figures["weights/revision"] = float(table.revision)
+    return figures
+
+
+def _mount(prefix: str, column: MountColumn, counted: Bools) -> dict[str, float]:
+    counts = np.bincount(column.codes, minlength=4).tolist()
+    asked = len(column.codes) - counts[NOT_APPLICABLE]
+    ok = column.codes == OK
+    figures = _spread(prefix, column.scores[ok & counted])
+    figures |= {
+        f"{prefix}/abstained": _share(counts[ABSTAINED], asked),
+        f"{prefix}/failed": _share(counts[FAILED], asked),
+        f"{prefix}/not_applicable": _share(counts[NOT_APPLICABLE], len(column.codes)),
+    }
+    if column.role == "gate":
+        said = np.bincount(column.words, minlength=4).tolist()
+        figures |= {
+            f"{prefix}/penalty": _share(said[PENALTY], counts[OK]),
+            f"{prefix}/veto": _share(said[VETO], counts[OK]),
+            f"{prefix}/skip": _share(said[SKIP], counts[OK]),
+            f"{prefix}/rate": _share(said[PENALTY] + said[VETO] + said[SKIP], counts[OK]),
+        }
+    for name, values in column.extras.items():
+        figures |= _spread(f"{prefix}/extras/{name}", values[np.isfinite(values) & counted])
+    return figures
+
+
+def _spread(prefix: str, values: Floats) -> dict[str, float]:
+    if not len(values):
+        return {}
+    return {f"{prefix}/mean": float(values.mean()), f"{prefix}/std": float(values.std())}
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

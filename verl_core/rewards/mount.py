@@ -1,0 +1,271 @@
+"""A mount: a provider at its place in a run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from verl_core.config.condition import Condition
+from verl_core.config.mount import MountConfig
+from verl_core.rewards.answer import Answer, Floats
+from verl_core.rewards.conditions import holds
+from verl_core.rewards.execution import Call, Runner
+from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
+from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ConfigError, ContractError, VerlRewardError, did_you_mean
+from verl_reward_sdk.provider import RewardProvider
+from verl_reward_sdk.result import RewardResult
+
+logger = logging.getLogger(__name__)
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass
+class Counters:
+    """What a mount did so far."""
+
+    calls: int = 0
+    rows: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    last_error: str | None = None
+
+
+class Mount:
+    """A provider with its config, its runner and its record.
+
+    Args:
+        config: its item of the YAML.
+        provider: the instance it begins with.
+        runner: where that runs.
+        source: what provides it, for people: the plugin's or the class's name.
+        path: its YAML path.
+        execution: where it runs, for people.
+        score_range: inclusive bounds of the raw score.
+        applies_to: condition on columns, or None.
+        only_if: condition on scores of the mounts that it follows, or None.
+        when: condition on scores of other mounts, or None.
+    """
+
+    def __init__(
+        self,
+        config: MountConfig,
+        provider: RewardProvider[Any],
+        runner: Runner,
+        *,
+        source: str,
+        path: str,
+        execution: str,
+        reads: frozenset[str],
+        score_range: tuple[float, float],
+        applies_to: Condition | None = None,
+        only_if: Condition | None = None,
+        when: Condition | None = None,
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.role = config.role
+        self.provider = provider
+        self.runner = runner
+        self.source = source
+        self.path = path
+        self.execution = execution
+        self.score_range = score_range
+        self.applies_to = applies_to
+        self.only_if = only_if
+        self.when = when
+        self.depends_on = config.depends_on
+        self.generation = 1
+        self._who = self.name if self.name == source else f"{self.name} ({source})"
+        self.counters = Counters()
+        self._reads = reads | frozenset(config.reads)
+        self._lock = threading.Lock()
+        self._state = "new"
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The columns it needs: its provider's, its own `reads`, and those of `applies_to`."""
+        return self._reads | (frozenset() if self.applies_to is None else self.applies_to.names)
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Load the provider. Raises whatever it raises."""
+        self.runner.setup()
+        self._state = "ready"
+
+    def close(self) -> None:
+        """Release the provider."""
+        self.runner.close()
+        self._state = "closed"
+
+    @property
+    def state(self) -> str:
+        """``new | ready | degraded | failed | closed``: degraded where the last call failed,
+        failed where it refuses every further one."""
+        if self._state in ("ready", "degraded") and self.runner.exhausted:
+            return "failed"
+        return self._state
+
+    # -- scoring ---------------------------------------------------------------------------------
+
+    def applicable(self, batch: RewardBatch) -> npt.NDArray[np.bool_]:
+        """(B,) bool: the rows that `applies_to` lets in.
+
+        Raises:
+            ConfigError: a column is not in the batch, or a value in it cannot be compared.
+        """
+        for name in sorted(self.reads - batch.columns.keys()):
+            raise ConfigError(
+                f"the data have no column {name!r}, which the mount {self.name!r} reads",
+                path=self.path,
+                hint=did_you_mean(name, batch.columns),
+            )
+        if self.applies_to is None:
+            return np.ones(len(batch), dtype=bool)
+        path = f"{self.path}.applies_to"
+        return holds(self.applies_to, batch.columns, len(batch), path=path)
+
+    def ask(self, batch: RewardBatch, rows: Rows | None) -> Call:
+        """Have the provider score the given rows (None: all) with the columns it may see."""
+        seen = batch.with_columns_only(self._reads)
+        return self.runner.submit(seen if rows is None else seen.take(rows.tolist()))
+
+    def read(self, call: Call, n: int, rows: Rows | None) -> Answer:
+        """The ended `call` as a column of n rows; `rows` as they were asked."""
+        asked = n if rows is None else len(rows)
+        error = call.future.exception()
+        if error is None:
+            try:
+                answer = self._checked(call.future.result(), asked)
+            except ContractError as broken:
+                error = broken if rows is None else _at(broken, rows)
+            except Exception as broken:  # noqa: BLE001 - a boundary: an answer nobody can read
+                error = ContractError(
+                    f"the answer cannot be read ({type(broken).__name__}: {broken})",
+                    provider=self._who,
+                    value=type(call.future.result()).__name__,
+                    bound="RewardResult or a sequence of float | None",
+                )
+        if error is not None:
+            answer = _failed(error, asked)
+        answer.seconds = call.seconds
+        self._record(answer, asked)
+        return answer if rows is None else _spread(answer, rows, n)
+
+    def _checked(self, value: object, n: int) -> Answer:
+        result = RewardResult.of(value, provider=self._who)
+        scores, scored = result.checked(provider=self._who, n=n, score_range=self.score_range)
+        codes = np.where(scored, OK, ABSTAINED).astype(np.int8)
+        reasons = dict(result.reasons)
+        for row, reason in result.failures.items():
+            codes[row] = FAILED
+            reasons[row] = reason
+        extras = {name: np.array(col, dtype=np.float64) for name, col in result.extras.items()}
+        return Answer(scores, codes, self._words(result), reasons, extras)
+
+    def _words(self, result: RewardResult) -> Codes | None:
+        if self.role != "gate":
+            return None
+        if result.severity is not None:
+            return np.array([SEVERITY_CODES[word] for word in result.severity], dtype=np.int8)
+        if self.config.threshold is None:
+            raise ContractError(
+                "a gate without threshold: must give a severity",
+                provider=self._who,
+                value=None,
+                bound="none | penalty | veto | skip, a row",
+            )
+        return None
+
+    def _record(self, answer: Answer, asked: int) -> None:
+        failed, _ = answer.failed_share()
+        with self._lock:
+            counters = self.counters
+            counters.calls += 1
+            counters.rows += asked
+            counters.failures += failed
+            counters.seconds += answer.seconds
+            news = failed and self._state != "degraded"
+            if failed:
+                counters.last_error = answer.first_reason()
+            if self._state in ("ready", "degraded"):
+                self._state = "degraded" if failed else "ready"
+        if news:  # and not again for every batch: the table and the metrics carry each failure
+            logger.warning(
+                "mount %s: %d of %d rows failed: %s",
+                self.name,
+                failed,
+                asked,
+                answer.first_reason(),
+                exc_info=None if isinstance(answer.error, VerlRewardError) else answer.error,
+            )
+
+    def describe(self, weight: float | None) -> dict[str, Any]:
+        """What ``GET …/providers`` shows of it, JSON-ready."""
+        with self._lock:
+            counters = Counters(**vars(self.counters))
+        return {
+            "name": self.name,
+            "plugin": self.source,
+            "role": self.role,
+            "weight": weight,
+            "execution": self.execution,
+            "state": self.state,
+            "generation": self.generation,
+            "last_error": counters.last_error,
+            "calls": counters.calls,
+            "rows": counters.rows,
+            "failures": counters.failures,
+            "seconds_mean": counters.seconds / counters.calls if counters.calls else 0.0,
+        }
+
+
+def _at(error: ContractError, rows: Rows) -> ContractError:
+    """The same with the row's number in the whole batch."""
+    if error.row is None:
+        return error
+    return ContractError(
+        error.message,
+        provider=error.provider,
+        row=int(rows[error.row]),
+        value=error.value,
+        bound=error.bound,
+    )
+
+
+def _failed(error: BaseException, n: int) -> Answer:
+    known = isinstance(error, VerlRewardError)
+    reason = str(error) if known else f"{type(error).__name__}: {error}"
+    return Answer(
+        np.full(n, np.nan),
+        np.full(n, FAILED, dtype=np.int8),
+        reasons=dict.fromkeys(range(n), reason),
+        error=error,
+    )
+
+
+def _spread(answer: Answer, rows: Rows, n: int) -> Answer:
+    """An answer about `rows` as one about all n rows."""
+    whole = Answer.unasked(n)
+    whole.scores[rows] = answer.scores
+    whole.codes[rows] = answer.codes
+    if answer.words is not None:
+        whole.words = np.zeros(n, dtype=np.int8)
+        whole.words[rows] = answer.words
+    whole.reasons = {int(rows[row]): reason for row, reason in answer.reasons.items()}
+    whole.extras = {name: _over(values, rows, n) for name, values in answer.extras.items()}
+    whole.seconds, whole.error = answer.seconds, answer.error
+    return whole
+
+
+def _over(values: Floats, rows: Rows, n: int) -> Floats:
+    whole = np.full(n, np.nan)
+    whole[rows] = values
+    return whole

@@ -1,0 +1,266 @@
+"""The revisions of a run's weights in SQLite: an append-only log, and which step used which.
+
+One row is one revision, whole: who, when, why, and every weight's setting after it, so that a
+change is one atomic write. ``journal_mode=WAL`` with ``synchronous=FULL`` makes a committed
+revision survive a kill and a power cut; triggers refuse to change or delete a row. Several
+processes may hold the same file: each write sees the others' first (``BEGIN IMMEDIATE``).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from verl_core.rewards.revisions import Dial, Dials, Record
+from verl_core.rewards.schedules import parse_schedule, setting_form
+from verl_reward_sdk.errors import ConfigError, VerlRewardError
+
+_APPLICATION_ID = 0x76727764  # "vrwd": tells our file from any other SQLite file
+_FORMAT = 1
+_BUSY_SECONDS = 10.0
+
+_SCHEMA = """
+CREATE TABLE revisions (
+    revision INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    time TEXT NOT NULL,
+    author TEXT NOT NULL,
+    reason TEXT,
+    effective_step INTEGER NOT NULL,
+    settings TEXT NOT NULL
+);
+CREATE TABLE leases (
+    run_id TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    revision INTEGER NOT NULL REFERENCES revisions (revision),
+    PRIMARY KEY (run_id, step)
+) WITHOUT ROWID;
+CREATE TRIGGER revisions_are_final BEFORE UPDATE ON revisions
+    BEGIN SELECT RAISE(ABORT, 'a revision never changes'); END;
+CREATE TRIGGER revisions_stay BEFORE DELETE ON revisions
+    BEGIN SELECT RAISE(ABORT, 'a revision is never deleted'); END;
+CREATE TRIGGER leases_are_final BEFORE UPDATE ON leases
+    BEGIN SELECT RAISE(ABORT, 'a lease never changes'); END;
+CREATE TRIGGER leases_stay BEFORE DELETE ON leases
+    BEGIN SELECT RAISE(ABORT, 'a lease is never deleted'); END;
+"""
+
+
+class StoreError(VerlRewardError):
+    """The file of the weights could not be read or written. Nothing was changed."""
+
+
+def _encode(dials: Dials) -> str:
+    return json.dumps(
+        {name: {"base": setting_form(d.base), "pin": d.pin} for name, d in dials.items()},
+        allow_nan=False,
+    )
+
+
+def _decode(text: str) -> dict[str, Dial]:
+    return {
+        name: Dial(parse_schedule(entry["base"]), entry["pin"])
+        for name, entry in json.loads(text).items()
+    }
+
+
+class RevisionLog:
+    """The SQLite file behind a `WeightStore`; in memory where `path` is None.
+
+    Every method may be called from any thread; a lock admits one at a time.
+
+    Raises:
+        ConfigError: the file cannot be opened, or is not a file of this kind.
+        StoreError: a later read or write failed; the transaction was rolled back.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        name = ":memory:" if path is None else str(path)
+        connection: sqlite3.Connection | None = None
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(
+                name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._prepare(connection)
+        except (sqlite3.Error, OSError) as error:
+            if connection is not None:
+                connection.close()
+            raise ConfigError(
+                f"cannot keep the weights in it: {error}",
+                file=path,
+                hint="it must be a file that verl-reward wrote, in a folder that may be written",
+            ) from error
+        except ConfigError:
+            if connection is not None:
+                connection.close()
+            raise
+        self._connection = connection
+        self._close = weakref.finalize(self, connection.close)  # also of a log nobody closed
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            (found,) = connection.execute("PRAGMA application_id").fetchone()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if tables == 0:
+                for statement in _statements(_SCHEMA):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+            elif found != _APPLICATION_ID:
+                raise ConfigError(
+                    "it is a database of some other program",
+                    file=self.path,
+                    hint="choose another folder, or move the file away",
+                )
+            elif version != _FORMAT:
+                raise ConfigError(
+                    f"its format is {version}, this verl-reward reads {_FORMAT}",
+                    file=self.path,
+                    hint="use the verl-reward that wrote it",
+                )
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All reads and writes inside see and make one change, or none at all."""
+        with self._lock, self._translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            where = "memory" if self.path is None else self.path
+            raise StoreError(
+                f"the weights in {where} could not be read or written: {error}; nothing was changed"
+            ) from error
+
+    def _rows(self, sql: str, *values: Any) -> list[Any]:
+        with self._lock, self._translated():
+            return self._connection.execute(sql, values).fetchall()
+
+    def data_version(self) -> int:
+        """Changes when another connection, of this process or any other, has written."""
+        return int(self._rows("PRAGMA data_version")[0][0])
+
+    def append(self, record: Record) -> None:
+        """Write `record`, inside a `transaction`."""
+        self._rows(
+            "INSERT INTO revisions VALUES (?, ?, ?, ?, ?, ?, ?)",
+            record.revision,
+            record.run_id,
+            record.time,
+            record.author,
+            record.reason,
+            record.effective_step,
+            _encode(record.dials),
+        )
+
+    def newest_revision(self) -> int:
+        """The highest revision number of any run in the file; 0 where there is none."""
+        return int(self._rows("SELECT coalesce(max(revision), 0) FROM revisions")[0][0])
+
+    def newest_run(self) -> str | None:
+        """The run that wrote the newest revision."""
+        rows = self._rows("SELECT run_id FROM revisions ORDER BY revision DESC LIMIT 1")
+        return str(rows[0][0]) if rows else None
+
+    def latest(self, run_id: str) -> Record | None:
+        return self._record("WHERE run_id = ? ORDER BY revision DESC LIMIT 1", run_id)
+
+    def get(self, revision: int) -> Record | None:
+        return self._record("WHERE revision = ?", revision)
+
+    def in_force(self, run_id: str, step: int) -> Record | None:
+        """The newest revision of the run that may be used at `step`."""
+        return self._record(
+            "WHERE run_id = ? AND effective_step <= ? ORDER BY revision DESC LIMIT 1", run_id, step
+        )
+
+    def _record(self, clause: str, *values: Any) -> Record | None:
+        rows = self._rows(f"SELECT * FROM revisions {clause}", *values)
+        return _as_record(rows[0]) if rows else None
+
+    def records(self, limit: int | None) -> list[tuple[Record, Record | None]]:
+        """The newest `limit` revisions (None: all), newest first, each with its predecessor."""
+        rows = self._rows(
+            "SELECT *, lag(revision) OVER (PARTITION BY run_id ORDER BY revision) AS parent"
+            " FROM revisions ORDER BY revision DESC LIMIT ?",
+            -1 if limit is None else limit,
+        )
+        return [
+            (_as_record(row[:-1]), None if row[-1] is None else self.get(row[-1])) for row in rows
+        ]
+
+    def leased(self, run_id: str, step: int) -> int | None:
+        """The revision that the run fixed for `step`."""
+        rows = self._rows("SELECT revision FROM leases WHERE run_id = ? AND step = ?", run_id, step)
+        return int(rows[0][0]) if rows else None
+
+    def lease(self, run_id: str, step: int, revision: int) -> None:
+        """Fix `revision` for `step`, inside a `transaction`."""
+        self._rows("INSERT INTO leases VALUES (?, ?, ?)", run_id, step, revision)
+
+    def last_step(self, run_id: str) -> int | None:
+        """The highest step that the run has leased."""
+        rows = self._rows("SELECT max(step) FROM leases WHERE run_id = ?", run_id)
+        return None if rows[0][0] is None else int(rows[0][0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+
+def newest_run(path: Path) -> str | None:
+    """The run that wrote last to the file at `path`; None where there is no such file.
+
+    Raises:
+        ConfigError: as in `RevisionLog`.
+    """
+    if not path.exists():
+        return None
+    log = RevisionLog(path)
+    try:
+        return log.newest_run()
+    finally:
+        log.close()
+
+
+def _as_record(row: tuple[Any, ...]) -> Record:
+    revision, run_id, time, author, reason, effective_step, settings = row
+    return Record(revision, run_id, time, author, reason, effective_step, _decode(settings))
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one (`executescript` would end the transaction)."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,357 @@
+"""WeightStore: the weights of a run, as revisions that only grow.
+
+A weight has a *base* (what the config gives it: a number or a schedule) and may have a *pin*, a
+live value over it. A change pins; `WeightStore.unpin` lets the base show again. Every change is a
+new revision, written whole; readers take immutable snapshots and never wait for a writer.
+
+A lease fixes a revision for a step of the run and is kept with the revisions, so that a resumed
+run replays each step's revision and only later changes are new to it. A change takes effect after
+the last leased step, with the next one (`WeightSnapshot.effective_step`).
+
+When a store is opened again:
+
+- the same run: the store's weights, bases and pins stand, whatever the config says now. A mount
+  that is new in the config joins with the config's weight, one that is gone leaves, both as one
+  revision by the author ``config``; a base that differs is logged, and not taken.
+- another run in the same file: it starts from its own config, as the next revision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from verl_core.rewards.persistence import RevisionLog
+from verl_core.rewards.revisions import (
+    Dial,
+    Dials,
+    Record,
+    WeightChange,
+    WeightSnapshot,
+    change_of,
+    snapshot_of,
+)
+from verl_core.rewards.schedules import Setting, parse_schedule, setting_form
+from verl_core.rewards.weight_rules import (
+    Check,
+    StaleRevision,
+    WeightError,
+    WeightRules,
+    check_author,
+    check_reason,
+)
+from verl_reward_sdk.errors import ConfigError
+
+__all__ = ["StaleRevision", "WeightChange", "WeightError", "WeightSnapshot", "WeightStore"]
+
+logger = logging.getLogger(__name__)
+
+_CONFIG = "config"
+
+Observer: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
+
+
+class WeightStore:
+    """The live weights of one run. Every method may be called from any thread.
+
+    Args:
+        weights: mount -> weight or schedule as the config gives it, gates left out, config order.
+        run_id: the run; None takes the one that wrote `path` last, or a new name.
+        path: the SQLite file that keeps the revisions; None keeps them in memory.
+        gates: names of gates, so that a weight for one is refused in words.
+        allow_zero: whether all weights may be 0 at once.
+        check: the fusion policy's refusal: raises `VerlRewardError` or `ValueError` for weights
+            that it cannot serve. Asked before a revision is written, for its every step.
+
+    Raises:
+        ConfigError: the config's weights, or those that `path` holds, cannot be used.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Setting],
+        *,
+        run_id: str | None = None,
+        path: Path | None = None,
+        gates: Collection[str] = (),
+        allow_zero: bool = False,
+        check: Check | None = None,
+    ) -> None:
+        self._rules = WeightRules(frozenset(gates), allow_zero, check)
+        self._observers: list[Observer] = []
+        self._lock = threading.RLock()
+        dials = _config_dials(weights)
+        self._log = RevisionLog(path)
+        try:
+            with self._log.transaction():
+                self.run_id = run_id or self._log.newest_run() or uuid.uuid4().hex[:12]
+                record, step = self._open(dials)
+            self._seen = self._log.data_version()
+        except BaseException:
+            self._log.close()
+            raise
+        # Replaced as a whole, so that readers need no lock: (newest revision, step in progress).
+        self._view: tuple[Record, int] = (record, step)
+
+    @property
+    def path(self) -> Path | None:
+        return self._log.path
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def snapshot(self, step: int | None = None) -> WeightSnapshot:
+        """The newest revision, with its values at `step`.
+
+        Without `step`: at the step in progress, or, where a change waits for the next one, at that.
+        Takes no lock. What another process wrote is seen after `refresh`, and by every `lease`.
+        """
+        record, running = self._view
+        shown = max(running, record.effective_step) if step is None else _as_step(step)
+        return snapshot_of(record, shown)
+
+    def refresh(self) -> WeightSnapshot:
+        """`snapshot`, after a look whether another process has written to the file."""
+        with self._lock:
+            version = self._log.data_version()
+            if version != self._seen:
+                self._seen = version
+                self._view = (self._newest(), self._view[1])
+        return self.snapshot()
+
+    def history(self, limit: int | None = None) -> list[WeightChange]:
+        """The audit log, newest first: the newest `limit` entries, or all."""
+        return [change_of(record, before) for record, before in self._log.records(limit)]
+
+    def subscribe(self, observer: Observer) -> None:
+        """Call ``observer(before, after)``, two snapshots as dicts, after each written change.
+
+        It runs in the thread that made the change. One that raises is logged and dropped.
+        """
+        self._observers.append(observer)
+
+    # -- leases -----------------------------------------------------------------------------------
+
+    def lease(self, step: int) -> WeightSnapshot:
+        """Fix the revision of `step`, and give its weights.
+
+        The first call decides, for good: a later one for the same step, after a restart too, gets
+        the same revision. A mount that the revision did not have yet has its weight of today.
+        """
+        step = _as_step(step)
+        with self._lock:
+            with self._log.transaction():
+                newest = self._newest()
+                revision = self._log.leased(self.run_id, step)
+                record = (
+                    self._log.in_force(self.run_id, step)
+                    if revision is None
+                    else self._log.get(revision)
+                )
+                assert record is not None  # a run's first revision is in force from step 0
+                if revision is None:
+                    self._log.lease(self.run_id, step, record.revision)
+            self._view = (newest, step)
+        dials = {name: record.dials.get(name, dial) for name, dial in newest.dials.items()}
+        return snapshot_of(dataclasses.replace(record, dials=dials), step)
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def update(
+        self,
+        changes: Mapping[str, object],
+        *,
+        author: str,
+        reason: str | None = None,
+        if_revision: int | None = None,
+        replace: bool = False,
+    ) -> WeightSnapshot:
+        """Pin weights: all that `changes` names, or none.
+
+        Args:
+            changes: mount -> new weight.
+            author: who makes the change.
+            reason: why.
+            if_revision: make it only while this revision is the newest.
+            replace: `changes` must name every mount.
+
+        Raises:
+            WeightError: a name or a value is refused.
+            StaleRevision: `if_revision` is not the newest revision.
+            ValueError: `author` or `reason` cannot be kept.
+        """
+
+        def pin(dials: Dials) -> Dials:
+            pins = self._rules.read(changes, dials, whole=replace)
+            return {name: Dial(dial.base, pins.get(name, dial.pin)) for name, dial in dials.items()}
+
+        return self._write(pin, author, reason, if_revision)
+
+    def unpin(
+        self,
+        *names: str,
+        author: str,
+        reason: str | None = None,
+        if_revision: int | None = None,
+    ) -> WeightSnapshot:
+        """Clear pins: these weights return to their config's number or schedule.
+
+        Errors as in `update`; a name that is not pinned is refused.
+        """
+
+        def clear(dials: Dials) -> Dials:
+            cleared = self._rules.pinned(names, dials)
+            return {
+                name: Dial(dial.base) if name in cleared else dial for name, dial in dials.items()
+            }
+
+        return self._write(clear, author, reason, if_revision)
+
+    def rollback(
+        self,
+        revision: int,
+        *,
+        author: str,
+        reason: str | None = None,
+        if_revision: int | None = None,
+    ) -> WeightSnapshot:
+        """Make the settings of an old revision, pins and schedules included, a new revision.
+
+        Mounts which that revision did not have keep what they have. Errors as in `update`.
+        """
+
+        def back(dials: Dials) -> Dials:
+            old = self._log.get(revision)
+            if old is None:
+                newest = self._log.newest_revision()
+                raise WeightError({"revision": f"there is no {revision}, the newest is {newest}"})
+            return {name: old.dials.get(name, dial) for name, dial in dials.items()}
+
+        what = f"rollback to revision {revision}"
+        return self._write(back, author, f"{what}: {reason}" if reason else what, if_revision)
+
+    def close(self) -> None:
+        """Close the file. Snapshots can still be taken."""
+        self._log.close()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _open(self, config: Dials) -> tuple[Record, int]:
+        """The run's newest revision, written now where it has none or its mounts have changed."""
+        own = self._log.latest(self.run_id)
+        last = self._log.last_step(self.run_id)
+        step = 0 if last is None else last
+        if own is None:
+            self._accept(config, 0)
+            return self._append(config, _CONFIG, "start of the run", 0), step
+        dials = {name: own.dials.get(name, dial) for name, dial in config.items()}
+        for name, dial in config.items():
+            if name in own.dials and own.dials[name].base != dial.base:
+                logger.warning(
+                    "reward.%s.weight is %s in the config now; the run keeps %s, with which it"
+                    " started: change it with `verl-reward weights set`",
+                    name,
+                    setting_form(dial.base),
+                    setting_form(own.dials[name].base),
+                )
+        effective = 0 if last is None else last + 1
+        self._accept(dials, effective)
+        if list(dials) == list(own.dials):
+            return own, step
+        added = [name for name in dials if name not in own.dials]
+        gone = [name for name in own.dials if name not in dials]
+        said = [f"{what}: {', '.join(n)}" for what, n in (("added", added), ("removed", gone)) if n]
+        return self._append(dials, _CONFIG, "; ".join(said) or "reordered", effective), step
+
+    def _accept(self, dials: Dials, step: int) -> None:
+        try:
+            self._rules.judge(dials, step)
+        except WeightError as error:
+            kept = self._log.latest(self.run_id)
+            if kept is None:
+                raise ConfigError(str(error), path="reward") from error
+            raise ConfigError(
+                f"revision {kept.revision}, with which the run would go on, is refused: {error}",
+                file=self._log.path,
+                hint="resume with the config that it ran with, or begin a new run",
+            ) from error
+
+    def _write(
+        self,
+        edit: Callable[[Dials], Dials],
+        author: str,
+        reason: str | None,
+        if_revision: int | None,
+    ) -> WeightSnapshot:
+        author, reason = check_author(author), check_reason(reason)
+        with self._lock:
+            with self._log.transaction():
+                before = self._newest()
+                dials = edit(before.dials)
+                if if_revision is not None and if_revision != before.revision:
+                    raise StaleRevision(if_revision, before.revision)
+                last = self._log.last_step(self.run_id)
+                effective = 0 if last is None else last + 1
+                self._rules.judge(dials, effective)
+                record = self._append(dials, author, reason, effective)
+            running = self._view[1]
+            self._view = (record, running)
+        shown = max(running, effective)
+        after = snapshot_of(record, shown)
+        self._notify(snapshot_of(before, shown), after)
+        return after
+
+    def _newest(self) -> Record:
+        newest = self._log.latest(self.run_id)
+        assert newest is not None  # written when the store was opened
+        return newest
+
+    def _append(self, dials: Dials, author: str, reason: str | None, effective: int) -> Record:
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        record = Record(
+            revision=self._log.newest_revision() + 1,
+            run_id=self.run_id,
+            time=now.replace("+00:00", "Z"),
+            author=author,
+            reason=reason,
+            effective_step=effective,
+            dials=dials,
+        )
+        self._log.append(record)
+        return record
+
+    def _notify(self, before: WeightSnapshot, after: WeightSnapshot) -> None:
+        for observer in list(self._observers):
+            if not _observed(observer, before, after):
+                self._observers = [kept for kept in self._observers if kept is not observer]
+
+
+def _observed(observer: Observer, before: WeightSnapshot, after: WeightSnapshot) -> bool:
+    try:
+        observer(before.as_dict(), after.as_dict())
+    except Exception:  # somebody else's code; the change is written and stands
+        logger.exception("an observer of the weights failed and is not called again")
+        return False
+    return True
+
+
+def _config_dials(weights: Mapping[str, Setting]) -> dict[str, Dial]:
+    return {name: Dial(_config_setting(name, setting)) for name, setting in weights.items()}
+
+
+def _config_setting(name: str, setting: object) -> Setting:
+    try:
+        return parse_schedule(setting)
+    except ValueError as error:
+        raise ConfigError(str(error), path=f"reward.{name}.weight") from error
+
+
+def _as_step(step: int) -> int:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"a step is a whole number >= 0, not {step!r}")
+    return step

@@ -1,0 +1,193 @@
+"""What a person sees while a run trains: a live panel, or one plain line a step.
+
+`make_display` chooses: the live panel on a terminal, plain lines elsewhere (a pipe, a log file,
+``--plain``, ``NO_COLOR``, ``CI``, ``TERM=dumb``). Both speak of the same things; the trainer calls
+
+    with make_display("customer-service", steps=16) as display:
+        with display.phase("Loading SmolLM2-135M-Instruct"):
+            ...
+        with display.phase("Held-out evaluation, before", total=120) as phase:
+            phase.advance(8)
+            phase.result = "fused 0.264"
+        display.stage("rollout")
+        display.step(1, metrics)
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import TextIOWrapper
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from verl_core.trainer.display import panel
+from verl_core.trainer.display.progress import Phase, Progress
+
+
+class Display(ABC):
+    """Shows one run. Use it as a context manager: the terminal is restored whatever happens."""
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self.progress = progress
+        self.console = console
+
+    @contextmanager
+    def phase(self, title: str, total: int | None = None) -> Iterator[Phase]:
+        """Show something other than a training step: a model that loads, an evaluation.
+
+        Args:
+            title: what is being done, without a full stop.
+            total: of how many units it consists; None where that is not known.
+        """
+        phase = Phase(title, total)
+        self.progress.phase = phase
+        self._phase_began(phase)
+        try:
+            yield phase
+        except BaseException:
+            self._phase_ended(phase, failed=True)
+            raise
+        else:
+            self._phase_ended(phase, failed=False)
+        finally:
+            self.progress.phase = None
+            self.progress.mark()
+
+    def stage(self, name: str) -> None:
+        """Say what the running step does now: rollout, reward, advantage, update."""
+        self.progress.stage = name
+
+    def step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Take one finished step's figures, named as in metrics.jsonl."""
+        self.progress.take(step, metrics)
+        self._step_ended()
+
+    @abstractmethod
+    def say(self, message: str) -> None:
+        """Print one line that stays: a checkpoint, a changed weight, a warning."""
+
+    @abstractmethod
+    def _phase_began(self, phase: Phase) -> None: ...
+
+    @abstractmethod
+    def _phase_ended(self, phase: Phase, *, failed: bool) -> None: ...
+
+    @abstractmethod
+    def _step_ended(self) -> None: ...
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop drawing, so that what is printed next stands below. Twice does no harm."""
+        self.console.file.flush()
+
+
+class PlainDisplay(Display):
+    """One line a step, ASCII where it is ours, as fit for a log file as for a pipe."""
+
+    def say(self, message: str) -> None:
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def _phase_began(self, phase: Phase) -> None:
+        self.say(f"{phase.title} ...")
+
+    def _phase_ended(self, phase: Phase, *, failed: bool) -> None:
+        word = "failed" if failed else "done"
+        result = f": {phase.result}" if phase.result and not failed else ""
+        self.say(f"{phase.title}: {word} in {phase.seconds:.1f} s{result}")
+
+    def _step_ended(self) -> None:
+        if (change := self.progress.revision_change()) is not None:
+            self.say(change)
+        self.say(panel.plain_line(self.progress))
+
+
+class LiveDisplay(Display):
+    """A panel that is redrawn in place; lines said meanwhile scroll by above it."""
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        super().__init__(progress, console)
+        self._unicode = not console.options.ascii_only
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._draw)
+
+    def say(self, message: str) -> None:
+        self.console.print(Text(message), soft_wrap=True)
+
+    def _draw(self) -> RenderableType:
+        return panel.draw(self.progress, width=self.console.width, unicode=self._unicode)
+
+    def _phase_began(self, phase: Phase) -> None:
+        self._live.refresh()
+
+    def _phase_ended(self, phase: Phase, *, failed: bool) -> None:
+        good, bad = ("✓", "✗") if self._unicode else ("ok", "failed")
+        mark = (f"{bad} ", "bold red") if failed else (f"{good} ", "bold green")
+        line = Text.assemble(mark, phase.title)
+        line.append(f"  {phase.seconds:.1f} s", style="dim")
+        if phase.result and not failed:
+            line.append(f"  {phase.result}")
+        self.console.print(line)
+
+    def _step_ended(self) -> None:
+        if (change := self.progress.revision_change()) is not None:
+            self.console.print(Text(change, style="yellow"))
+        self._live.refresh()
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start(refresh=True)
+        return self
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def printable(console: Console) -> Console:
+    """`console`, which from now on prints any text: what its encoding lacks shows as ``?``."""
+    if not console.encoding.lower().startswith("utf") and isinstance(console.file, TextIOWrapper):
+        console.file.reconfigure(errors="replace")
+    return console
+
+
+def make_display(
+    name: str,
+    steps: int,
+    *,
+    start_step: int = 0,
+    url: str | None = None,
+    plain: bool = False,
+    console: Console | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> Display:
+    """The display that fits the output.
+
+    Args:
+        name: the run's name.
+        steps: the number of the last step.
+        start_step: the step that a resumed run goes on from; 0 for a new run.
+        url: where the control plane listens, if it does.
+        plain: ``--plain``: lines, even on a terminal.
+        console: where to print; standard output by default.
+        env: a non-empty ``NO_COLOR`` or ``CI`` asks for lines as well.
+    """
+    console = printable(console or Console())
+    animated = console.is_terminal and not console.is_dumb_terminal
+    progress = Progress(name=name, steps=steps, step=start_step, url=url)
+    if plain or not animated or env.get("NO_COLOR") or env.get("CI"):
+        return PlainDisplay(progress, console)
+    return LiveDisplay(progress, console)

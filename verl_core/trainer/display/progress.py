@@ -1,0 +1,121 @@
+"""Where a run stands: what the display shows, without a word on how."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_core.trainer import jsonl, series
+
+RECENT_STEPS = 5
+"""Steps whose mean duration foretells the rest: the last ones, since responses grow and shrink."""
+
+TREND_STEPS = 3
+"""Steps at either end of a run that are averaged to say how far a figure has come."""
+
+
+@dataclass
+class Phase:
+    """Something that is not a training step: a model that loads, an evaluation."""
+
+    title: str
+    total: int | None = None
+    completed: int = 0
+    result: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def advance(self, count: int = 1) -> None:
+        """`count` more units are done."""
+        self.completed += count
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+@dataclass
+class Progress:
+    """A run's figures so far, in the order in which they came."""
+
+    name: str
+    steps: int
+    step: int = 0
+    url: str | None = None
+    stage: str | None = None
+    phase: Phase | None = None
+    history: dict[str, list[float | None]] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    step_began: float = field(default_factory=time.monotonic)
+    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    _taken: int = 0
+
+    def take(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Add the figures of a finished step; those that are no finite number are gaps."""
+        now = time.monotonic()
+        figures = {key: jsonl.plain(value) for key, value in metrics.items()}
+        for key, value in figures.items():
+            past = self.history.setdefault(key, [None] * self._taken)
+            past.append(float(value) if isinstance(value, (int, float)) else None)
+        self._taken += 1
+        for past in self.history.values():
+            past.extend([None] * (self._taken - len(past)))
+        self._durations.append(self.last(series.STEP_SECONDS) or now - self.step_began)
+        self.step, self.step_began, self.stage = step, now, None
+
+    def mark(self) -> None:
+        """The next step begins now: what came before it was no step."""
+        self.step_began = time.monotonic()
+
+    def last(self, key: str) -> float | None:
+        past = self.history.get(key)
+        return past[-1] if past else None
+
+    def before_last(self, key: str) -> float | None:
+        past = self.history.get(key, ())
+        return past[-2] if len(past) > 1 else None
+
+    @property
+    def mounts(self) -> tuple[str, ...]:
+        return series.reward_mounts(self.history)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        return series.gates(self.history)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the display began."""
+        return time.monotonic() - self.began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the remaining steps will take, None before the first has ended."""
+        if not self._durations:
+            return None
+        mean = sum(self._durations) / len(self._durations)
+        running = min(time.monotonic() - self.step_began, mean) if self.step < self.steps else 0.0
+        return max(mean * (self.steps - self.step) - running, 0.0)
+
+    def revision_change(self) -> str | None:
+        """``step 7: weights revision 1 -> 2, tone 2 -> 0.5`` where the last step brought one."""
+        before, now = self.before_last(series.REVISION), self.last(series.REVISION)
+        if before is None or now is None or before == now:
+            return None
+        text = f"step {self.step}: weights revision {before:.0f} -> {now:.0f}"
+        for mount in self.mounts:
+            old, new = (pick(series.weight_of(mount)) for pick in (self.before_last, self.last))
+            if old is not None and new is not None and old != new:
+                text += f", {mount} {old:.4g} -> {new:.4g}"
+        return text
+
+
+def trend(values: Sequence[float | None]) -> float | None:
+    """How far a figure has come: the mean of its last steps less the mean of its first ones."""
+    known = [value for value in values if value is not None]
+    count = min(TREND_STEPS, len(known) // 2)
+    if count == 0:
+        return None
+    return sum(known[-count:]) / count - sum(known[:count]) / count

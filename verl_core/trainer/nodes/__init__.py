@@ -1,0 +1,1 @@
+"""The built-in nodes of the dataflow, one operation a file."""

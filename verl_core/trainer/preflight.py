@@ -1,0 +1,143 @@
+"""Everything about a run that can be wrong before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from verl_core.config import RunConfig
+from verl_core.config.check import check_run
+from verl_core.config.data import DataRow, read_rows
+from verl_core.config.problems import raise_all
+from verl_core.control.listen import listen
+from verl_core.control.state import token_from_environment
+from verl_core.plugins import PluginRegistry
+from verl_core.rewards.engine import RewardEngine
+from verl_core.trainer.model_set import ModelSet
+from verl_core.trainer.model_source import check_model
+from verl_core.trainer.node_loader import load_class
+from verl_core.trainer.pipeline import Pipeline, build_pipeline
+from verl_core.trainer.reward import RewardNode, uses_kl_penalty
+from verl_reward_sdk import ConfigError, ProviderConfig, RewardProvider
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """A run that was checked.
+
+    Args:
+        train: rows of the training file.
+        held_out: rows of the evaluation file, none where there is no such file.
+        models: empty; `pipeline` is built around it.
+        node_mounts: names of the mounts that are `RewardNode`s.
+    """
+
+    cfg: RunConfig
+    train: Sequence[DataRow]
+    held_out: Sequence[DataRow]
+    models: ModelSet
+    pipeline: Pipeline
+    node_mounts: tuple[str, ...]
+
+
+def preflight(cfg: RunConfig, registry: PluginRegistry, *, load_rewards: bool = False) -> Preflight:
+    """Check `cfg` as far as can be without the model that it trains.
+
+    Args:
+        load_rewards: also load the plugins' rules, lists and models, and let go of them again.
+
+    Raises:
+        ConfigError: all that is wrong, one line each.
+    """
+    raise_all(check_run(cfg, registry))
+    _check_rewards(cfg, registry, load=load_rewards)
+    node_mounts = tuple(mount.name for mount in cfg.reward if mount.node_class is not None)
+    _check_nodes(cfg)
+    for name in filter(None, (cfg.model.path, cfg.model.critic)):
+        try:
+            check_model(name, base_dir=cfg.base_dir)
+        except ConfigError as error:
+            path = "model.path" if name == cfg.model.path else "model.critic"
+            raise cfg.error(path, error.message, hint=error.hint or "") from error
+    if cfg.server.enabled:
+        check_port(cfg)
+    models = ModelSet(cfg)
+    try:
+        pipeline = build_pipeline(
+            cfg, models, node_mounts=node_mounts, plugin_nodes=registry.nodes()
+        )
+    except ConfigError as error:
+        raise cfg.error(error.path or "dataflow", error.message, hint=error.hint or "") from error
+    return Preflight(
+        cfg=cfg,
+        train=read_rows(cfg.data.train, prompt_key=cfg.data.prompt_key),
+        held_out=_held_out(cfg),
+        models=models,
+        pipeline=pipeline,
+        node_mounts=node_mounts,
+    )
+
+
+class _NotBuilt(RewardProvider[ProviderConfig]):
+    """Stands for a `RewardNode`: its class is checked here, its constructor may load a model."""
+
+    name = "custom"
+
+
+def _check_rewards(cfg: RunConfig, registry: PluginRegistry, *, load: bool) -> None:
+    """Build the engines of training and evaluation: policy, conditions, providers' configs."""
+    for rewards in (cfg.rewards(), cfg.eval_rewards()):
+        try:
+            with closing(
+                RewardEngine.from_config(
+                    rewards,
+                    registry=registry,
+                    node_factory=lambda mount, folder: _NotBuilt(ProviderConfig()),
+                    frozen_weights=True,
+                )
+            ) as engine:
+                if load:
+                    engine.setup()
+        except ConfigError as error:
+            where = cfg.error(error.path or "reward", error.message)
+            raise error.with_location(
+                file=where.file, line=where.line, column=where.column, path=where.path
+            ) from error
+
+
+def check_port(cfg: RunConfig) -> None:
+    """Bind the control plane's port, and let go of it again."""
+    has_token = token_from_environment() is not None
+    try:
+        listen(cfg.server.host, cfg.server.port, has_token=has_token).close()
+    except ConfigError as error:
+        raise cfg.error("server.port", error.message, hint=error.hint or "") from error
+
+
+def _held_out(cfg: RunConfig) -> list[DataRow]:
+    if cfg.data.eval is None:
+        return []
+    rows = read_rows(cfg.data.eval, prompt_key=cfg.data.prompt_key)
+    return rows[: cfg.data.eval_limit]
+
+
+def _check_nodes(cfg: RunConfig) -> None:
+    """Import the classes of `node_class` mounts, and refuse a KL that would be paid twice."""
+    algorithm = cfg.algorithm
+    kl_in_reward = algorithm.kl_coef > 0 and algorithm.kl_in == "reward"
+    for mount in cfg.reward:
+        if mount.node_class is None:
+            continue
+        path = f"reward.{mount.name}.node_class"
+        try:
+            cls = load_class(mount.node_class, RewardNode, cfg.base_dir)
+        except ConfigError as error:
+            raise cfg.error(path, error.message, hint=error.hint or "") from error
+        if kl_in_reward and not algorithm.allow_double_kl and uses_kl_penalty(cls):
+            raise cfg.error(
+                path,
+                f"{cls.__name__} subtracts a KL penalty itself, and algorithm.kl_in is reward: "
+                "the KL would be paid twice",
+                hint="set algorithm.kl_coef: 0, or algorithm.allow_double_kl: true",
+            )

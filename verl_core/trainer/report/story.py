@@ -1,0 +1,161 @@
+"""The report in sentences: what happened and why, drawn from its own figures and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Report = Mapping[str, Any]
+
+
+def story(report: Report) -> list[str]:
+    """Three to six sentences, the most important first; each holds only where its figures are."""
+    sentences = [
+        _rise(report),
+        _sources(report),
+        _gate(report),
+        *_changes(report["revisions"]),
+        _checks(report),
+        _left_out(report),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """``+0.157``, with a true minus sign below zero; a dash where there is no figure."""
+    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """``0.157``, with a true minus sign below zero; a dash where there is no figure."""
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{number(100 * share, 1)}\u00a0%"
+
+
+def setting(value: Any) -> str:
+    """A weight as a person writes it: a number, or its schedule in words."""
+    if isinstance(value, Mapping):
+        kind, body = next(iter(value.items()), ("schedule", None))
+        if isinstance(body, Mapping) and "from" in body and "to" in body:
+            return f"{kind} {body['from']:g} → {body['to']:g}"
+        return f"{kind} schedule"
+    return f"{value:.4g}".replace("-", "−") if isinstance(value, (int, float)) else str(value)
+
+
+def changed(revision: Mapping[str, Any]) -> str:
+    """``tone 1 → 0.5, conversion 0.5 → 1``: what a revision changed."""
+    before, after = revision["before"], revision["after"]
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return ", ".join(
+        f"{name} {setting(before.get(name, 'none'))} → {setting(after.get(name, 'none'))}"
+        for name in names
+    )
+
+
+def _rise(report: Report) -> str:
+    head = report["headline"]
+    if head["kind"] == "training" and head["first"] == head["last"]:
+        return (
+            f"The mean fused reward of step {head['first']} is {number(head['after'])}; there is no"
+            " other step to compare it with yet."
+        )
+    if head["kind"] == "training":
+        steps = f"steps {head['first']} to {head['last']}"
+        return (
+            f"Over {steps} the training batches' mean fused reward went from"
+            f" {number(head['before'])} to {number(head['after'])}. Training batches differ from"
+            " step to step; only an evaluation on held-out prompts tells how much was learnt."
+        )
+    if head["kind"] != "held_out":
+        return "No figures yet: the run has not finished a step."
+    diff = head["diff"]
+    verb = "rose" if diff["mean"] > 0 else "fell" if diff["mean"] < 0 else "stayed"
+    text = (
+        f"On {head['prompts']} held-out prompts, which it never trained on, the fused reward {verb}"
+        f" from {number(head['before'])} to {number(head['after'])} ({signed(diff['mean'])}"
+    )
+    if diff["low"] is not None:
+        text += f"; 95\u00a0% interval {signed(diff['low'])} to {signed(diff['high'])}"
+    return f"{text}). {_strength(head['z'])}".strip()
+
+
+def _strength(z: float | None) -> str:
+    if z is None:
+        return ""
+    errors = f"That is {number(abs(z), 1)} standard errors:"
+    if abs(z) > 5:
+        return f"{errors} far more than chance explains."
+    return f"{errors} {'more than chance explains' if abs(z) > 2 else 'it may be chance'}."
+
+
+def _sources(report: Report) -> str:
+    parts = sorted(report["contributions"], key=lambda part: -abs(part["diff"]["mean"]))
+    moved = [part for part in parts if abs(part["diff"]["mean"]) >= 0.0005]
+    if not moved:
+        return ""
+    named = [f"{part['mount']} ({signed(part['diff']['mean'])})" for part in moved[:2]]
+    text = f"The largest part of the change comes from {' and '.join(named)}"
+    falls = [part for part in moved if part["diff"]["mean"] < 0]
+    if falls and report["headline"]["diff"]["mean"] > 0:
+        text += f"; {falls[0]['mount']} took {number(abs(falls[0]['diff']['mean']))} away"
+    return f"{text}."
+
+
+def _gate(report: Report) -> str:
+    gate = next((m for m in _measures(report) if m["name"] == "gate"), None)
+    if gate is None or gate["before"] is None or gate["after"] is None:
+        return ""
+    names = [mount["name"] for mount in report["mounts"] if mount["role"] == "gate"]
+    who = f"The gate {names[0]}" if len(names) == 1 else "Gates"
+    return (
+        f"{who} spoke on {percent(gate['before']['mean'])} of the answers before training and on"
+        f" {percent(gate['after']['mean'])} after."
+    )
+
+
+def _changes(revisions: Sequence[Mapping[str, Any]]) -> list[str]:
+    live = [r for r in revisions[1:] if r["first_step"] is not None]
+    said = []
+    for revision in live[:2]:
+        reason = f" (“{_cut(revision['reason'], 120)}”)" if revision["reason"] else ""
+        said.append(
+            f"From step {revision['first_step']} on, {revision['author']} changed the weights while"
+            f" it trained: {changed(revision)}{reason}."
+        )
+    if len(live) > 2:
+        said.append(f"{len(live) - 2} more changes of the weights are listed below.")
+    return said
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _checks(report: Report) -> str:
+    checks = report["verdict"].get("checks", [])
+    if not checks:
+        return ""
+    missed = [check["name"] for check in checks if not check["met"]]
+    if not missed:
+        return f"All {len(checks)} checks are met."
+    return f"{len(missed)} of {len(checks)} checks are not met: {'; '.join(missed)}."
+
+
+def _left_out(report: Report) -> str:
+    evaluation = report["evaluation"]
+    if evaluation is None:
+        return ""
+    sides = [
+        f"{evaluation[side]['blocked']} blocked and {evaluation[side]['unscored']} unscored {side}"
+        for side in ("before", "after")
+        if evaluation[side] and (evaluation[side]["blocked"] or evaluation[side]["unscored"])
+    ]
+    return f"Rows without a reward are in no mean: {', '.join(sides)}." if sides else ""
+
+
+def _measures(report: Report) -> Sequence[Mapping[str, Any]]:
+    evaluation = report["evaluation"]
+    return evaluation["measures"] if evaluation else ()

@@ -1,0 +1,128 @@
+"""The last thing a run prints: what changed, where it all lies, and how to try the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from verl_core.trainer.display import printable
+from verl_core.trainer.report.page import figure_value, outcome
+from verl_core.trainer.report.story import number, signed
+
+_STYLES = {"good": "green", "bad": "red", "": ""}
+
+
+def print_summary(
+    run_dir: Path, *, console: Console | None = None, talk: str | None = None
+) -> None:
+    """Print the summary of a run whose report has been written.
+
+    Args:
+        run_dir: the run's folder, with ``report/report.json`` in it.
+        console: where to print; standard output by default.
+        talk: the command that talks to the model; left out, `talk_command` gives it, where the
+            run has saved its model.
+    """
+    console = printable(console or Console())
+    report = json.loads((run_dir / "report" / "report.json").read_bytes())
+    console.print()
+    if report["evaluation"]:
+        console.print(_measures(report))
+    else:
+        console.print(Text(report["story"][0]))
+    checks = report["verdict"].get("checks", [])
+    if checks:
+        console.print(_checks(checks))
+    console.print()
+    for label, place in _places(run_dir, talk or talk_command(run_dir)):
+        # Not wrapped, so that a command can be copied whole.
+        line = Text.assemble((f"{label}  ", "dim"), (place, "bold"))
+        console.print(line, soft_wrap=True)
+
+
+def talk_command(run_dir: Path) -> str | None:
+    """The command that talks to the run's model, from here; None where it was not saved."""
+    model = run_dir / "model"
+    if not model.exists():
+        return None
+    return shlex.join([near(Path(sys.executable)), "-m", "verl_core.trainer.talk", near(model)])
+
+
+def near(path: Path) -> str:
+    """`path` as one would type it here: relative where it lies under the current folder."""
+    # Not resolved: an environment's python is a link out of it.
+    found = os.path.relpath(path)
+    return str(path) if found.startswith("..") else found
+
+
+def _figure(value: float | None, unit: str, *, sign: bool = False) -> str:
+    """As the page shows it, with characters that every terminal has."""
+    shown = figure_value(value, unit, sign=sign)
+    return shown.replace("−", "-").replace("\u00a0", " ")
+
+
+def _measures(report: Mapping[str, Any]) -> Table:
+    head = report["headline"]
+    prompts = f" on {head['prompts']} held-out prompts" if "prompts" in head else ""
+    table = Table(
+        title=f"{report['run']['name']}: before and after{prompts}",
+        title_style="bold",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("measure")
+    for name in ("before", "after", "change", "95 % interval", "SE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for measure in report["evaluation"]["measures"]:
+        unit, diff = measure["unit"], measure["diff"]
+        means = [
+            _figure(measure[side]["mean"] if measure[side] else None, unit)
+            for side in ("before", "after")
+        ]
+        change = _figure(diff["mean"], unit, sign=True) if diff else "–"
+        interval = "–"
+        if diff and diff["low"] is not None:
+            ends = (_figure(diff[end], unit, sign=True) for end in ("low", "high"))
+            interval = " to ".join(ends)
+        reference = measure["reference"]
+        label = measure["label"] + (f" (references {number(reference, 1)})" if reference else "")
+        style = _STYLES[outcome(measure)]
+        table.add_row(
+            Text(label, style="bold" if measure["kind"] == "fused" else ""),
+            *means,
+            Text(change, style=style),
+            interval,
+            signed(measure["z"], 1).replace("−", "-"),
+            end_section=measure["kind"] == "fused",
+        )
+    return table
+
+
+def _checks(checks: Sequence[Mapping[str, Any]]) -> Table:
+    """One line a check; the target stands where it was missed."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for check in checks:
+        word = Text("met", style="green") if check["met"] else Text("NOT MET", style="bold red")
+        target = "" if check["met"] else f"target: {check['target']}"
+        table.add_row(word, check["name"], check["found"], Text(target, style="red"))
+    return table
+
+
+def _places(run_dir: Path, talk: str | None) -> list[tuple[str, str]]:
+    places = [
+        ("run folder", near(run_dir)),
+        ("report    ", near(run_dir / "report" / "index.html")),
+    ]
+    return [*places, ("talk to it", talk)] if talk else places

@@ -1,0 +1,104 @@
+"""The verdict: did training do what it was meant to do, and did it ruin nothing beside it?
+
+Each check is a target that was set before the run, and is reported whether it is met or not.
+Checks that a run cannot have (no gate, no reference answers) are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from verl_core.trainer.report.measures import Measure
+from verl_core.trainer.report.statistics import Paired
+
+FUSED_ERRORS = 5.0
+"""The fused reward must rise by more than so many standard errors of the paired difference."""
+
+GATE_START = 0.05
+"""Share of answers on which the gate must speak before training: else it had nothing to teach."""
+
+GATE_ERRORS = 2.0
+"""The gate's rate must fall by more than so many standard errors."""
+
+SIDE_ERRORS = 1.0
+"""Repetition may rise, and similarity fall, by no more than so many standard errors."""
+
+LENGTH_TOLERANCE = 0.2
+"""A mean length within this share of the references' is right, wherever it was before."""
+
+
+def verdict(measures: Sequence[Measure]) -> dict[str, Any]:
+    """The block ``verdict`` of report.json; empty where there is no before and after."""
+    known = {measure.name: measure for measure in measures}
+    pairs = {name: measure.pair for name, measure in known.items() if measure.pair is not None}
+    block: dict[str, Any] = {
+        name: _figures(pairs[name])
+        for name in ("fused", "gate", "repetition", "similarity", "length")
+        if name in pairs
+    }
+    checks: list[dict[str, Any]] = []
+    if fused := pairs.get("fused"):
+        met = fused.above(FUSED_ERRORS)
+        checks.append(_check("fused reward rises", f"by more than {FUSED_ERRORS:g} SE", fused, met))
+    if gate := pairs.get("gate"):
+        checks += _gate_checks(gate)
+    if repetition := pairs.get("repetition"):
+        target = f"no higher by more than {SIDE_ERRORS:g} SE"
+        met = not repetition.above(SIDE_ERRORS)
+        checks.append(_check("repetition does not rise", target, repetition, met))
+    if similarity := pairs.get("similarity"):
+        target = f"no lower by more than {SIDE_ERRORS:g} SE"
+        met = not similarity.below(SIDE_ERRORS)
+        checks.append(_check("likeness to the references does not fall", target, similarity, met))
+    length = known.get("length")
+    if length is not None and length.pair is not None and length.reference is not None:
+        block["length"]["reference"] = length.reference
+        checks.append(_length_check(length.pair, length.reference))
+    return {**block, "checks": checks} if checks else {}
+
+
+def _gate_checks(gate: Paired) -> list[dict[str, Any]]:
+    start = gate.before.mean
+    enough = {
+        "name": "the gate has something to teach",
+        "target": f"at least {100 * GATE_START:g} % of answers before training",
+        "value": start,
+        "found": f"{100 * start:.1f} %",
+        "met": start >= GATE_START,
+    }
+    falls = _check(
+        "the gate's rate falls", f"by more than {GATE_ERRORS:g} SE", gate, gate.below(GATE_ERRORS)
+    )
+    return [enough, falls]
+
+
+def _length_check(length: Paired, reference: float) -> dict[str, Any]:
+    before, after = length.before.mean, length.after.mean
+    nearer = abs(after - reference) <= abs(before - reference)
+    near = abs(after - reference) <= LENGTH_TOLERANCE * reference
+    return {
+        "name": "length keeps to the references",
+        "target": f"no farther from {reference:.1f} tokens than before, or within "
+        f"{100 * LENGTH_TOLERANCE:g} % of it",
+        "value": after,
+        "found": f"{before:.1f} -> {after:.1f} tokens",
+        "met": nearer or near,
+    }
+
+
+def _check(name: str, target: str, pair: Paired, met: bool) -> dict[str, Any]:
+    found = f"{pair.before.mean:.3f} -> {pair.after.mean:.3f}"
+    if pair.z is not None:
+        found += f", {pair.z:+.1f} SE"
+    return {"name": name, "target": target, "value": pair.z, "found": found, "met": met}
+
+
+def _figures(pair: Paired) -> dict[str, Any]:
+    return {
+        "before": pair.before.mean,
+        "after": pair.after.mean,
+        "diff": pair.diff.mean,
+        "se": pair.diff.se,
+        "z": pair.z,
+    }

@@ -1,0 +1,97 @@
+"""What a training run works with, once everything is in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from verl_core.config import RunConfig
+from verl_core.control.server import ControlServer
+from verl_core.dataflow import StepBatch
+from verl_core.rewards.engine import RewardEngine
+from verl_core.trainer.display import Display
+from verl_core.trainer.evaluate import Evaluator, prompt_text
+from verl_core.trainer.memory import peak_rss_gb
+from verl_core.trainer.model_set import ModelSet
+from verl_core.trainer.pipeline import Pipeline
+from verl_core.trainer.prompts import PromptOrder, PromptRow
+from verl_core.trainer.reward import TensorShelf
+from verl_core.trainer.run_folder import RunFolder, now
+from verl_core.trainer.tracking import Tracker
+
+
+@dataclass
+class Run:
+    """A run's parts; `verl_core.trainer.train` says what is done with them.
+
+    Args:
+        first_step: 1, or the step after the checkpoint that it goes on from.
+        rows: the training prompts, tokenised.
+        evaluator: None where there are no held-out prompts.
+        shelf: None where no mount is a `RewardNode`.
+        status: what ``/healthz`` shows.
+        server: the control plane, or None where it is switched off.
+    """
+
+    cfg: RunConfig
+    folder: RunFolder
+    first_step: int
+    engine: RewardEngine
+    models: ModelSet
+    pipeline: Pipeline
+    rows: Sequence[PromptRow]
+    order: PromptOrder
+    evaluator: Evaluator | None
+    shelf: TensorShelf | None
+    tracker: Tracker
+    display: Display
+    status: dict[str, Any]
+    server: ControlServer | None
+
+    def prompts_of(self, step: int) -> list[PromptRow]:
+        """The P prompts of a step."""
+        return [self.rows[index] for index in self.order.of_step(step)]
+
+    @staticmethod
+    def due(step: int, every: int) -> bool:
+        """Whether something that happens every `every` steps (0: never) happens after `step`."""
+        return every > 0 and step % every == 0
+
+    def record(self, step: int, metrics: dict[str, float]) -> None:
+        """Write down and show what a step came to."""
+        self.tracker.log(step, {"time": now(), **metrics})
+        self.display.step(step, metrics)
+        self.folder.note(step=step, peak_rss_gb=metrics["perf/peak_rss_gb"])
+        self.status["step"] = step
+
+    def keep_samples(self, batch: StepBatch) -> None:
+        """Write a few of the step's responses, with their scores explained."""
+        table = batch["table"]
+        references = batch["columns"].get(self.cfg.data.reference_key)
+        self.tracker.samples(
+            batch.step,
+            [
+                {
+                    "sample_id": batch["sample_ids"][i],
+                    "group_id": batch["group_ids"][i],
+                    "prompt": prompt_text(batch["prompts"][i]),
+                    "response": batch["responses"][i],
+                    "reference": references[i] if references else None,
+                    "fused": float(table.fused[i]) if np.isfinite(table.fused[i]) else None,
+                    "explain": table.explain(i),
+                }
+                for i in self.tracker.choose(table.fused.tolist())
+            ],
+        )
+
+    def with_throughput(self, batch: StepBatch) -> dict[str, float]:
+        """The step's figures, with response tokens a second and the peak of memory."""
+        metrics = batch.metrics
+        tokens = float(batch["response_mask"].sum())
+        metrics["perf/update_tokens_per_s"] = tokens / max(metrics["timing_s/update"], 1e-9)
+        metrics["perf/tokens_per_s"] = tokens / max(metrics["timing_s/step"], 1e-9)
+        metrics["perf/peak_rss_gb"] = peak_rss_gb()
+        return metrics

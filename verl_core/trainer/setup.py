@@ -1,0 +1,255 @@
+"""A run, put together: checks -> port -> folder -> weights and rewards -> models -> `Run`.
+
+The order matters: everything that can be wrong with what a person wrote is found before a model
+is loaded, and the port is taken before a folder is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from verl_core.config import MountConfig, RunConfig
+from verl_core.config.data import DataRow
+from verl_core.control.server import ControlServer
+from verl_core.control.state import ControlState
+from verl_core.plugins import PluginRegistry
+from verl_core.rewards.engine import RewardEngine
+from verl_core.trainer import checkpoint
+from verl_core.trainer.checkpoint import Checkpoint
+from verl_core.trainer.display import Display, make_display
+from verl_core.trainer.encoding import encode_prompts
+from verl_core.trainer.evaluate import Evaluator
+from verl_core.trainer.model_set import ModelSet
+from verl_core.trainer.model_source import resolve_model
+from verl_core.trainer.node_loader import build, load_class
+from verl_core.trainer.preflight import Preflight, preflight
+from verl_core.trainer.prompts import PromptOrder, PromptRow
+from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf
+from verl_core.trainer.run import Run
+from verl_core.trainer.run_folder import RunFolder, now
+from verl_core.trainer.tracking import Tracker
+
+
+class Session:
+    """Opens a run's resources in the right order and closes them in the reverse one.
+
+    Args:
+        cfg: the run.
+        resume: None for a new run; a run's folder, or ``"newest"``, to go on with an earlier one.
+        plain: print lines rather than a live display.
+    """
+
+    def __init__(
+        self, cfg: RunConfig, *, resume: Path | str | None = None, plain: bool = False
+    ) -> None:
+        self.cfg, self.resume, self.plain = cfg, resume, plain
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Run:
+        try:
+            return self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> Run:
+        cfg = self.cfg
+        registry = PluginRegistry()
+        checked = preflight(cfg, registry)
+        folder, resumed = self._folder()
+        first_step = resumed.step + 1 if resumed else 1
+        shelf = TensorShelf() if checked.node_mounts else None
+        engine = self._engine(registry, folder, shelf)
+        status = {"ready": False, "step": first_step - 1, "steps": cfg.trainer.steps}
+        server = self._serve(folder, engine, status, registry)
+        display = self._display(folder, first_step, server)
+        with display.phase("loading models"):
+            engine.setup()
+            self._load_models(checked, resumed, display)
+        rows = prompt_rows(cfg, checked.models, checked.train)
+        tracker = self._tracker(folder, first_step)
+        self._note(folder)
+        status["ready"] = True
+        return Run(
+            cfg=cfg,
+            folder=folder,
+            first_step=first_step,
+            engine=engine,
+            models=checked.models,
+            pipeline=checked.pipeline,
+            rows=rows,
+            order=PromptOrder(
+                len(rows), cfg.rollout.prompts_per_step, seed=cfg.seed, shuffle=cfg.data.shuffle
+            ),
+            evaluator=self._evaluator(checked, registry, shelf),
+            shelf=shelf,
+            tracker=tracker,
+            display=display,
+            status=status,
+            server=server,
+        )
+
+    # -- parts -------------------------------------------------------------------------------
+
+    def _serve(
+        self,
+        folder: RunFolder,
+        engine: RewardEngine,
+        status: dict[str, Any],
+        registry: PluginRegistry,
+    ) -> ControlServer | None:
+        store = engine.store
+        if not self.cfg.server.enabled or store is None:
+            return None
+        state = ControlState(
+            run_id=folder.run_id,
+            store=store,
+            providers=engine.describe,
+            status=lambda: status,
+            routes=registry.routes(),
+            allowed_hosts=self.cfg.server.allowed_hosts,
+        )
+        server = ControlServer(state, self.cfg.server.host, self.cfg.server.port)
+        return self._stack.enter_context(server)
+
+    def _folder(self) -> tuple[RunFolder, Checkpoint | None]:
+        output = Path(self.cfg.output)
+        if self.resume is None:
+            return RunFolder.create(output, self.cfg.name), None
+        if self.resume == "newest":
+            folder = RunFolder.newest(output, self.cfg.name)
+        else:
+            folder = RunFolder.open(Path(self.resume))
+        return folder, checkpoint.latest(folder.path)
+
+    def _engine(
+        self, registry: PluginRegistry, folder: RunFolder, shelf: TensorShelf | None
+    ) -> RewardEngine:
+        engine = RewardEngine.from_config(
+            self.cfg.rewards(),
+            registry=registry,
+            node_factory=None if shelf is None else NodeFactory(shelf),
+            run_id=folder.run_id,
+            store_path=folder.path / "weights.db",
+        )
+        self._stack.callback(engine.close)
+        if engine.store is not None:
+            engine.store.subscribe(
+                lambda before, after: registry.notify(
+                    "verl_reward_weights_changed", before=before, after=after
+                )
+            )
+        return engine
+
+    def _display(self, folder: RunFolder, first_step: int, server: ControlServer | None) -> Display:
+        display = make_display(
+            folder.path.name,
+            self.cfg.trainer.steps,
+            start_step=first_step - 1,
+            url=server.url if server else None,
+            plain=self.plain,
+        )
+        return self._stack.enter_context(display)
+
+    def _load_models(
+        self, checked: Preflight, resumed: Checkpoint | None, display: Display
+    ) -> None:
+        cfg = self.cfg
+        if cfg.trainer.threads:
+            torch.set_num_threads(cfg.trainer.threads)
+        policy = resolve_model(cfg.model.path, base_dir=cfg.base_dir, say=display.say)
+        critic = None
+        if checked.pipeline.has("gae"):
+            name = cfg.model.critic or cfg.model.path
+            critic = resolve_model(name, base_dir=cfg.base_dir, say=display.say)
+        checked.models.load(
+            policy,
+            critic=critic,
+            reference=policy if checked.pipeline.has("ref_model") else None,
+            resume=resumed,
+        )
+
+    def _evaluator(
+        self, checked: Preflight, registry: PluginRegistry, shelf: TensorShelf | None
+    ) -> Evaluator | None:
+        if not checked.held_out:
+            return None
+        engine = RewardEngine.from_config(
+            self.cfg.eval_rewards(),
+            registry=registry,
+            node_factory=None if shelf is None else NodeFactory(shelf),
+            frozen_weights=True,
+        )
+        self._stack.callback(engine.close)
+        engine.setup()
+        rows = prompt_rows(self.cfg, checked.models, checked.held_out)
+        return Evaluator(self.cfg, checked.models, engine, rows, shelf)
+
+    def _tracker(self, folder: RunFolder, first_step: int) -> Tracker:
+        tracker = Tracker(
+            folder.path,
+            start_step=first_step - 1,
+            tensorboard=self.cfg.tracking.tensorboard,
+            samples_per_step=self.cfg.tracking.samples_per_step,
+        )
+        return self._stack.enter_context(tracker)
+
+    def _note(self, folder: RunFolder) -> None:
+        (folder.path / "config.yaml").write_text(self.cfg.to_yaml(), "utf-8")
+        facts: dict[str, Any] = {"model": self.cfg.model.path, "steps": self.cfg.trainer.steps}
+        if self.resume is not None:
+            facts["resumed"] = now()
+        folder.note(status="running", **facts)
+
+
+class NodeFactory:
+    """Builds the `RewardNode`s among the mounts; the reward engine knows no torch."""
+
+    def __init__(self, shelf: TensorShelf) -> None:
+        self.shelf = shelf
+
+    def __call__(self, mount: MountConfig, base_dir: Path) -> NodeProvider:
+        assert mount.node_class is not None
+        cls = load_class(mount.node_class, RewardNode, base_dir)
+        node = build(cls, dict(mount.init_kwargs), mount.safe_globals, base_dir)
+        return NodeProvider(node, self.shelf, mount.reads)
+
+
+def prompt_rows(cfg: RunConfig, models: ModelSet, rows: Sequence[DataRow]) -> list[PromptRow]:
+    """Data-set rows with their token ids.
+
+    Raises:
+        ConfigError: a prompt is longer than ``data.max_prompt_tokens`` or the model's context; it
+            names the file and the line.
+    """
+    encoded = encode_prompts(
+        models.tokenizer,
+        [row.prompt for row in rows],
+        cfg.data.max_prompt_tokens,
+        row_ids=[f"{row.source.name}:{row.line}" for row in rows],
+        context=models.context,
+        max_new_tokens=cfg.rollout.max_new_tokens,
+    )
+    return [
+        PromptRow(
+            row_id=str(row.columns.get("id", row.line)),
+            prompt=row.prompt,
+            ids=ids,
+            columns=dict(row.columns),
+        )
+        for row, ids in zip(rows, encoded, strict=True)
+    ]
