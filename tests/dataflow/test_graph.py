@@ -55,7 +55,7 @@ def test_a_column_written_too_late_says_which_node_to_move():
         Stage("advantage", (Adds("grpo", "rewards", "advantages"),)),
         Stage("reward", (Adds("fuse", "rows", "rewards"),)),
     ]
-    with pytest.raises(ConfigError, match="'fuse' in stage 'reward' writes it: move it before"):
+    with pytest.raises(ConfigError, match="'fuse' in stage 'reward' writes it: move 'grpo' behind"):
         Graph(stages, inputs={"rows"})
 
 

@@ -59,7 +59,7 @@ def direct(model: Any, batch: TokenBatch, temperature: float = 1.0) -> tuple[Any
 
 
 def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
-    return list(torch.autograd.grad(loss, list(model.parameters())))
+    return list(torch.autograd.grad(loss, list(model.parameters()), retain_graph=True))
 
 
 def loss_of(log_probs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
@@ -152,14 +152,21 @@ def test_a_head_of_ones_own_gets_the_states_that_predict_each_token(model: Any) 
 def test_in_bf16_autocast_the_layouts_agree_to_the_noise_of_bf16(model: Any) -> None:
     batch = make_batch(UNEVEN)
     with torch.no_grad():
-        exact = response_log_probs(model, batch).log_probs
+        exact = response_log_probs(model, batch, with_entropy=True)
+        assert exact.entropy is not None
         for shared_prefix in (True, False):
             rounded = response_log_probs(
-                model, batch, shared_prefix=shared_prefix, autocast=torch.bfloat16
-            ).log_probs
-            assert rounded.dtype == torch.float32
-            assert not torch.equal(rounded, exact)
-            torch.testing.assert_close(rounded, exact, atol=0.5, rtol=0)
+                model,
+                batch,
+                shared_prefix=shared_prefix,
+                autocast=torch.bfloat16,
+                with_entropy=True,
+            )
+            assert rounded.log_probs.dtype == torch.float32
+            assert not torch.equal(rounded.log_probs, exact.log_probs)
+            assert rounded.entropy is not None
+            torch.testing.assert_close(rounded.log_probs, exact.log_probs, atol=0.5, rtol=0)
+            torch.testing.assert_close(rounded.entropy, exact.entropy, atol=0.1, rtol=0)
 
 
 def test_a_batch_of_empty_responses_has_no_log_probs(model: Any) -> None:
@@ -204,6 +211,20 @@ def test_chunks_of_the_vocabulary_give_the_plain_formula_and_its_gradient(
         torch.autograd.grad(loss, at), torch.autograd.grad(wanted_loss, at), strict=True
     ):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_either_result_may_be_used_without_the_other(model: Any) -> None:
+    batch = make_batch(UNEVEN)
+    chosen, entropy = direct(model, batch)
+    for found, wanted in (
+        (response_log_probs(model, batch, with_entropy=True).log_probs, chosen),
+        (response_log_probs(model, batch, with_entropy=True).entropy, entropy),
+    ):
+        assert found is not None
+        for ours, theirs in zip(
+            gradients(model, found.sum()), gradients(model, wanted.sum()), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=1e-3)
 
 
 def test_a_micro_batch_whose_logits_are_too_many_computes_them_twice(

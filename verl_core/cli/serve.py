@@ -124,6 +124,7 @@ def _server(
         providers=engine.describe,
         status=lambda: status,
         routes=registry.routes(),
+        allowed_hosts=cfg.server.allowed_hosts,
     )
     return ControlServer(state, cfg.server.host, cfg.server.port)
 

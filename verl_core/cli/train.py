@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,6 +95,9 @@ def _check(cfg: RunConfig) -> None:
 def _train(
     cfg: RunConfig, config: Path, settings: list[str], resume: str | None, plain: bool
 ) -> None:
+    # Threads that wait by spinning make a run on a busy machine ten times slower; torch's OpenMP
+    # reads this when it is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from verl_core.trainer.finish import finish, note_failure
     from verl_core.trainer.setup import Session
     from verl_core.trainer.train import train

@@ -13,10 +13,14 @@ from verl_reward_sdk import ConfigError, did_you_mean
 
 @dataclass(frozen=True)
 class Stage:
-    """Nodes that run one after another, timed together as ``timing_s/<name>``."""
+    """Nodes that run one after another, timed together as ``timing_s/<name>``.
+
+    `note` says where a stage stands that no config writes.
+    """
 
     name: str
     nodes: tuple[Node, ...]
+    note: str = ""
 
 
 class Graph:
@@ -45,15 +49,16 @@ class Graph:
                         f"node {node.name!r} reads the column {column!r}, "
                         "which no node before it writes",
                         path=f"dataflow.{stage.name}",
-                        hint=self._advice(column, known),
+                        hint=self._advice(node, column, known),
                     )
                 known |= node.writes
 
-    def _advice(self, column: str, known: set[str]) -> str:
+    def _advice(self, reader: Node, column: str, known: set[str]) -> str:
         for stage in self.stages:
             for node in stage.nodes:
-                if column in node.writes:
-                    return f"{node.name!r} in stage {stage.name!r} writes it: move it before"
+                if column in node.writes and node is not reader:
+                    where = f"{stage.name!r} ({stage.note})" if stage.note else repr(stage.name)
+                    return f"{node.name!r} in stage {where} writes it: move {reader.name!r} behind"
         if column == "ref_log_prob":
             return "add ref_model to the rollout stage"
         return did_you_mean(column, known)

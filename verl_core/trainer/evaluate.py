@@ -102,6 +102,7 @@ class Evaluator:
         fused = float(table.fused[i])
         tokens = len(batch["response_ids"][i])
         record = {
+            "step": batch.step,
             "sample_id": f"{row.row_id}-{i % self.cfg.rollout.eval_n}",
             "prompt_id": row.row_id,
             "prompt": prompt_text(row.prompt),
@@ -116,6 +117,14 @@ class Evaluator:
             encoded = self.models.tokenizer(reference, add_special_tokens=False)["input_ids"]
             record["reference_tokens"] = len(encoded) + 1  # and the end token, as in `tokens`
         return record
+
+
+def evaluated_step(path: Path) -> int | None:
+    """After which step the evaluation in `path` was made; None where there is none."""
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8") as file:
+        return int(json.loads(file.readline())["step"])
 
 
 def prompt_text(prompt: Any) -> str:

@@ -11,7 +11,7 @@ from verl_core.trainer.report import write_report
 from verl_core.trainer.report.summary import print_summary
 from verl_core.trainer.run import Run
 from verl_core.trainer.run_folder import now
-from verl_reward_sdk import RewardError
+from verl_reward_sdk import VerlRewardError
 
 
 def finish(run: Run, outcome: str, *, again: str) -> None:
@@ -39,7 +39,7 @@ def note_failure(run: Run, error: BaseException, *, again: str) -> None:
     """Write down that the run failed, and say how to go on with it."""
     run.folder.note(status="failed", ended=now(), error=f"{type(error).__name__}: {error}")
     run.display.close()
-    if isinstance(error, (RewardError, KeyboardInterrupt)):
+    if isinstance(error, (VerlRewardError, KeyboardInterrupt)):
         Console(stderr=True).print(
             f"The run's checkpoints are in {run.folder.path}. To go on once the cause is mended:\n"
             f"  {again}",

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from verl_core.hybrid.body import model_body
 from verl_core.trainer.packing import (
     ModelInputs,
     TokenBatch,
@@ -142,7 +143,7 @@ def check_plain_head(model: Any) -> None:
     ids = torch.from_numpy(batch.prompt_ids[0])[None].to(next(model.parameters()).device)
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False).logits.float()
-        plain = head(_body(model)(input_ids=ids, use_cache=False).last_hidden_state).float()
+        plain = head(model_body(model)(input_ids=ids, use_cache=False).last_hidden_state).float()
     if bool((whole - plain).abs().max() > _tolerance(model) * plain.abs().max()):
         raise ConfigError(
             f"a {model.config.model_type} model caps or scales its logits, which training does not "
@@ -153,7 +154,7 @@ def check_plain_head(model: Any) -> None:
 
 def _response_hidden(model: Any, inputs: ModelInputs, device: torch.device) -> Tensor:
     """(N, H) last hidden states at the places that predict a response token."""
-    body = _body(model)
+    body = model_body(model)
     output = body(
         input_ids=inputs.input_ids.to(device),
         position_ids=inputs.position_ids.to(device),
@@ -162,11 +163,6 @@ def _response_hidden(model: Any, inputs: ModelInputs, device: torch.device) -> T
     )
     hidden: Tensor = output.last_hidden_state
     return hidden.flatten(0, 1).index_select(0, inputs.predict.to(device))
-
-
-def _body(model: Any) -> Any:
-    """The model without its head."""
-    return model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
 
 
 def _mask_for(model: Any, mask: Tensor | None, device: torch.device) -> Tensor | None:

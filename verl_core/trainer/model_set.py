@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from verl_core.config import RunConfig
 from verl_core.hybrid.rollout.base import RolloutEngine
 from verl_core.hybrid.rollout.hf import HFRollout
-from verl_core.hybrid.weights import sync_rollout_weights
+from verl_core.hybrid.weights import rollout_copy, sync_rollout_weights
 from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.critic import Critic
 from verl_core.trainer.learning_rate import learning_rate
@@ -87,17 +87,13 @@ class ModelSet:
             )
         if resume is not None:
             self._restore(resume, critic is not None)
-        self._start_rollout(newest)
+        self._start_rollout()
 
-    def _load(self, source: ModelSource, dtype: str | None = None) -> Any:
-        return load_policy(source, dtype_of(dtype or self.cfg.model.dtype), self.cfg.seed)
+    def _load(self, source: ModelSource) -> Any:
+        return load_policy(source, dtype_of(self.cfg.model.dtype), self.cfg.seed)
 
-    def _start_rollout(self, source: ModelSource) -> None:
-        if self.cfg.rollout.dtype == self.cfg.model.dtype:
-            self._rollout_model = self.policy
-        else:
-            self._rollout_model = self._load(source, self.cfg.rollout.dtype).requires_grad_(False)
-            sync_rollout_weights(self.policy, self._rollout_model)
+    def _start_rollout(self) -> None:
+        self._rollout_model = rollout_copy(self.policy, dtype_of(self.cfg.rollout.dtype))
         self.rollout = HFRollout(
             self._rollout_model,
             stop_ids=stop_ids(self.policy, self.tokenizer),

@@ -47,7 +47,11 @@ def load_policy(source: ModelSource, dtype: torch.dtype, seed: int) -> Any:
     with quiet_transformers():
         try:
             model, report = AutoModelForCausalLM.from_pretrained(
-                source.path, dtype=dtype, local_files_only=True, output_loading_info=True
+                source.path,
+                dtype=dtype,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,
             )
         except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
             raise ConfigError(
@@ -81,7 +85,7 @@ def load_tokenizer(source: ModelSource | Path) -> Any:
     with quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
-                path, local_files_only=True, padding_side="left"
+                path, local_files_only=True, padding_side="left", trust_remote_code=False
             )
         except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
             raise ConfigError(

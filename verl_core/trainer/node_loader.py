@@ -50,6 +50,29 @@ def load_class(dotted: str, base: type[T], folder: Path) -> type[T]:
     return value
 
 
+def check_arguments(cls: type, init_kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that the constructor of `cls` does not take; nothing is constructed.
+
+    Raises:
+        ConfigError: one is unknown (the nearest is named) or missing.
+    """
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**init_kwargs)
+    except TypeError as error:
+        known = list(signature.parameters)
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        wrong = None if takes_any else next((n for n in init_kwargs if n not in known), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"{cls.__name__} takes no argument {wrong!r}", hint=did_you_mean(wrong, known)
+            ) from error
+        raise ConfigError(
+            f"init_kwargs do not fit {cls.__name__}: {error}",
+            hint=f"it takes: {', '.join(known)}",
+        ) from error
+
+
 def build(cls: type[T], init_kwargs: dict[str, Any], safe: Sequence[str], folder: Path) -> T:
     """An instance of `cls`, with `safe` classes allowed to ``torch.load``.
 
@@ -57,15 +80,7 @@ def build(cls: type[T], init_kwargs: dict[str, Any], safe: Sequence[str], folder
         ConfigError: the constructor raised; a pickle that needs more classes is told which.
     """
     allowed = _allowed_classes(safe, folder)
-    try:
-        inspect.signature(cls).bind(**init_kwargs)
-    except TypeError as error:
-        known = list(inspect.signature(cls).parameters)
-        wrong = next((name for name in init_kwargs if name not in known), "")
-        raise ConfigError(
-            f"{cls.__name__}: init_kwargs do not fit its constructor: {error}",
-            hint=did_you_mean(wrong, known) if wrong else f"it takes: {', '.join(known)}",
-        ) from error
+    check_arguments(cls, init_kwargs)
     with _BUILDING, _working_directory(folder), torch.serialization.safe_globals(allowed):
         try:
             return cls(**init_kwargs)

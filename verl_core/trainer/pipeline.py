@@ -108,7 +108,7 @@ def build_pipeline(
         if place == last_mounts:
             kl = cfg.algorithm.kl_coef if kl_in_reward else 0.0
             fuse = FuseNode(names, kl_coef=kl, estimator=cfg.algorithm.kl_estimator)
-            stages.append(Stage("fusion", (fuse,)))
+            stages.append(Stage("fusion", (fuse,), note="it follows the last mounts"))
     graph = Graph(stages, INPUTS | {"scoring"})
     return _split(graph)
 
@@ -176,17 +176,18 @@ def _built_in(
 def _own(item: Any, stage: str, folder: Path, plugin_nodes: Mapping[str, type]) -> Node:
     """A node of the user's or of a plugin's."""
     path = f"dataflow.{stage}.{_name(item)}"
-    if isinstance(item, str):
-        cls, kwargs = plugin_nodes[item], {}
-        if not issubclass(cls, Node):
-            raise ConfigError(f"{cls.__name__} is no verl_core.dataflow.Node", path=path)
-    else:
-        kwargs = dict(item.init_kwargs)
-        try:
+    kwargs: dict[str, Any] = {}
+    try:
+        if isinstance(item, str):
+            cls = plugin_nodes[item]
+            if not issubclass(cls, Node):
+                raise ConfigError(f"{cls.__name__} is no verl_core.dataflow.Node")
+        else:
+            kwargs = dict(item.init_kwargs)
             cls = load_class(item.node_class, Node, folder)  # type: ignore[type-abstract]
-        except ConfigError as error:
-            raise error.with_location(path=path) from error
-    node = build(cls, kwargs, (), folder)
+        node = build(cls, kwargs, (), folder)
+    except ConfigError as error:
+        raise error.with_location(path=path) from error
     node.name = _name(item)
     return node
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from verl_core.config import RunConfig
+from verl_core.config import MountConfig, RunConfig
 from verl_core.config.check import check_run
 from verl_core.config.data import DataRow, read_rows
 from verl_core.config.problems import raise_all
@@ -16,7 +16,7 @@ from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.model_source import check_model
-from verl_core.trainer.node_loader import load_class
+from verl_core.trainer.node_loader import check_arguments, load_class
 from verl_core.trainer.pipeline import Pipeline, build_pipeline
 from verl_core.trainer.reward import RewardNode, uses_kl_penalty
 from verl_reward_sdk import ConfigError, ProviderConfig, RewardProvider
@@ -30,7 +30,9 @@ class Preflight:
         train: rows of the training file.
         held_out: rows of the evaluation file, none where there is no such file.
         models: empty; `pipeline` is built around it.
-        node_mounts: names of the mounts that are `RewardNode`s.
+        node_mounts: names of the training mounts that are `RewardNode`s.
+        needs_tensors: whether a mount of training or evaluation is a `RewardNode`, which reads
+            log-probabilities of the policy and the reference model.
     """
 
     cfg: RunConfig
@@ -39,6 +41,7 @@ class Preflight:
     models: ModelSet
     pipeline: Pipeline
     node_mounts: tuple[str, ...]
+    needs_tensors: bool
 
 
 def preflight(cfg: RunConfig, registry: PluginRegistry, *, load_rewards: bool = False) -> Preflight:
@@ -76,6 +79,9 @@ def preflight(cfg: RunConfig, registry: PluginRegistry, *, load_rewards: bool = 
         models=models,
         pipeline=pipeline,
         node_mounts=node_mounts,
+        needs_tensors=any(
+            mount.node_class is not None for mount in (*cfg.reward, *cfg.eval_rewards().mounts)
+        ),
     )
 
 
@@ -100,10 +106,15 @@ def _check_rewards(cfg: RunConfig, registry: PluginRegistry, *, load: bool) -> N
                 if load:
                     engine.setup()
         except ConfigError as error:
-            where = cfg.error(error.path or "reward", error.message)
-            raise error.with_location(
-                file=where.file, line=where.line, column=where.column, path=where.path
-            ) from error
+            raise placed(cfg, error) from error
+
+
+def placed(cfg: RunConfig, error: ConfigError) -> ConfigError:
+    """`error` with the place of its YAML path, unless it names a place of its own."""
+    where = cfg.error(error.path or "reward", error.message)
+    return error.with_location(
+        file=where.file, line=where.line, column=where.column, path=where.path
+    )
 
 
 def check_port(cfg: RunConfig) -> None:
@@ -123,21 +134,36 @@ def _held_out(cfg: RunConfig) -> list[DataRow]:
 
 
 def _check_nodes(cfg: RunConfig) -> None:
-    """Import the classes of `node_class` mounts, and refuse a KL that would be paid twice."""
+    """Import the classes of `node_class` mounts, compare their constructors with `init_kwargs`, and
+    refuse a KL that would be paid twice."""
+    for mount in cfg.reward:
+        _check_node(cfg, mount, "reward")
+    for mount in cfg.eval_reward.reward if cfg.eval_reward else ():
+        _check_node(cfg, mount, "eval_reward")
+
+
+def _check_node(cfg: RunConfig, mount: MountConfig, section: str) -> None:
+    if mount.node_class is None:
+        return
+    key = "node_class"
+    try:
+        cls = load_class(mount.node_class, RewardNode, cfg.base_dir)
+        key = "init_kwargs"
+        check_arguments(cls, dict(mount.init_kwargs))
+    except ConfigError as error:
+        path = f"{section}.{mount.name}.{key}"
+        raise cfg.error(path, error.message, hint=error.hint or "") from error
     algorithm = cfg.algorithm
     kl_in_reward = algorithm.kl_coef > 0 and algorithm.kl_in == "reward"
-    for mount in cfg.reward:
-        if mount.node_class is None:
-            continue
-        path = f"reward.{mount.name}.node_class"
-        try:
-            cls = load_class(mount.node_class, RewardNode, cfg.base_dir)
-        except ConfigError as error:
-            raise cfg.error(path, error.message, hint=error.hint or "") from error
-        if kl_in_reward and not algorithm.allow_double_kl and uses_kl_penalty(cls):
-            raise cfg.error(
-                path,
-                f"{cls.__name__} subtracts a KL penalty itself, and algorithm.kl_in is reward: "
-                "the KL would be paid twice",
-                hint="set algorithm.kl_coef: 0, or algorithm.allow_double_kl: true",
-            )
+    if section == "reward" and kl_in_reward and not algorithm.allow_double_kl:
+        _refuse_double_kl(cfg, mount, cls)
+
+
+def _refuse_double_kl(cfg: RunConfig, mount: MountConfig, cls: type[RewardNode]) -> None:
+    if uses_kl_penalty(cls):
+        raise cfg.error(
+            f"reward.{mount.name}.node_class",
+            f"{cls.__name__} subtracts a KL penalty itself, and algorithm.kl_in is reward: "
+            "the KL would be paid twice",
+            hint="set algorithm.kl_coef: 0, or algorithm.allow_double_kl: true",
+        )

@@ -6,6 +6,7 @@ is loaded, and the port is taken before a folder is made.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 from verl_core.config import MountConfig, RunConfig
 from verl_core.config.data import DataRow
+from verl_core.config.rewards import RewardsConfig
 from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState
 from verl_core.plugins import PluginRegistry
@@ -28,12 +30,13 @@ from verl_core.trainer.evaluate import Evaluator
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.model_source import resolve_model
 from verl_core.trainer.node_loader import build, load_class
-from verl_core.trainer.preflight import Preflight, preflight
+from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
 from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf
 from verl_core.trainer.run import Run
 from verl_core.trainer.run_folder import RunFolder, now
 from verl_core.trainer.tracking import Tracker
+from verl_reward_sdk import ConfigError
 
 
 class Session:
@@ -50,12 +53,15 @@ class Session:
     ) -> None:
         self.cfg, self.resume, self.plain = cfg, resume, plain
         self._stack = ExitStack()
+        self._made: RunFolder | None = None
 
     def __enter__(self) -> Run:
         try:
             return self._open()
         except BaseException:
             self._stack.close()
+            if self._made is not None:  # a run that never began leaves no folder behind
+                shutil.rmtree(self._made.path, ignore_errors=True)
             raise
 
     def __exit__(
@@ -72,7 +78,7 @@ class Session:
         checked = preflight(cfg, registry)
         folder, resumed = self._folder()
         first_step = resumed.step + 1 if resumed else 1
-        shelf = TensorShelf() if checked.node_mounts else None
+        shelf = TensorShelf() if checked.needs_tensors else None
         engine = self._engine(registry, folder, shelf)
         status = {"ready": False, "step": first_step - 1, "steps": cfg.trainer.steps}
         server = self._serve(folder, engine, status, registry)
@@ -129,7 +135,8 @@ class Session:
     def _folder(self) -> tuple[RunFolder, Checkpoint | None]:
         output = Path(self.cfg.output)
         if self.resume is None:
-            return RunFolder.create(output, self.cfg.name), None
+            self._made = RunFolder.create(output, self.cfg.name)
+            return self._made, None
         if self.resume == "newest":
             folder = RunFolder.newest(output, self.cfg.name)
         else:
@@ -139,10 +146,10 @@ class Session:
     def _engine(
         self, registry: PluginRegistry, folder: RunFolder, shelf: TensorShelf | None
     ) -> RewardEngine:
-        engine = RewardEngine.from_config(
+        engine = self._build(
             self.cfg.rewards(),
+            shelf,
             registry=registry,
-            node_factory=None if shelf is None else NodeFactory(shelf),
             run_id=folder.run_id,
             store_path=folder.path / "weights.db",
         )
@@ -154,6 +161,15 @@ class Session:
                 )
             )
         return engine
+
+    def _build(
+        self, rewards: RewardsConfig, shelf: TensorShelf | None, **options: Any
+    ) -> RewardEngine:
+        factory = None if shelf is None else NodeFactory(shelf)
+        try:
+            return RewardEngine.from_config(rewards, node_factory=factory, **options)
+        except ConfigError as error:
+            raise placed(self.cfg, error) from error
 
     def _display(self, folder: RunFolder, first_step: int, server: ControlServer | None) -> Display:
         display = make_display(
@@ -179,7 +195,9 @@ class Session:
         checked.models.load(
             policy,
             critic=critic,
-            reference=policy if checked.pipeline.has("ref_model") else None,
+            reference=policy
+            if checked.pipeline.has("ref_model") or checked.needs_tensors
+            else None,
             resume=resumed,
         )
 
@@ -188,12 +206,7 @@ class Session:
     ) -> Evaluator | None:
         if not checked.held_out:
             return None
-        engine = RewardEngine.from_config(
-            self.cfg.eval_rewards(),
-            registry=registry,
-            node_factory=None if shelf is None else NodeFactory(shelf),
-            frozen_weights=True,
-        )
+        engine = self._build(self.cfg.eval_rewards(), shelf, registry=registry, frozen_weights=True)
         self._stack.callback(engine.close)
         engine.setup()
         rows = prompt_rows(self.cfg, checked.models, checked.held_out)

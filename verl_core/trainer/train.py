@@ -20,7 +20,9 @@ from typing import Any
 from verl_core.dataflow import StepBatch
 from verl_core.rewards import Lease
 from verl_core.trainer import checkpoint
+from verl_core.trainer.evaluate import evaluated_step
 from verl_core.trainer.interrupt import Interrupt
+from verl_core.trainer.memory import release_free_memory
 from verl_core.trainer.reward import reward_batch
 from verl_core.trainer.run import Run
 from verl_reward_sdk import RewardError
@@ -48,7 +50,7 @@ def train(run: Run) -> str:
                 save(run, step - 1)
                 raise
             run.record(step, metrics)
-            if interrupt.asked:
+            if interrupt.asked and step < steps:
                 save(run, step)
                 return "stopped"
             if run.due(step, run.cfg.trainer.eval_every) and step < steps:
@@ -74,9 +76,12 @@ def train_step(run: Run, step: int) -> dict[str, float]:
 
     score(run, batch, lease)
 
+    release_free_memory()  # what generation took, before the update wants its own
     for stage in run.pipeline.learn:
         run.display.stage(stage.name)
         run.pipeline.graph.run_stage(stage, batch)
+
+    release_free_memory()
 
     run.keep_samples(batch)
     batch.metrics["timing_s/step"] = time.perf_counter() - start
@@ -113,12 +118,14 @@ def with_retries(attempt: Callable[[], None], retries: int, say: Callable[[str],
 
 
 def evaluate(run: Run, label: str, step: int) -> None:
-    """Held-out evaluation into ``eval/<label>.jsonl``; one that is there already is kept."""
+    """Held-out evaluation into ``eval/<label>.jsonl``; one of the same step is kept."""
     path = run.folder.path / "eval" / f"{label}.jsonl"
-    if run.evaluator is None or path.exists():
+    if run.evaluator is None or evaluated_step(path) == step:
         return
     with run.display.phase(f"evaluating ({label})", total=len(run.evaluator.rows)) as phase:
-        run.evaluator.run(path, step, phase.advance)
+        found = run.evaluator.run(path, step, phase.advance)
+        phase.result = f"fused {found['eval/reward/fused/mean']:.3f}"
+    release_free_memory()
 
 
 def save(run: Run, step: int) -> None:

@@ -76,24 +76,29 @@ class _TokenLogProbs(torch.autograd.Function):
         scaled = logits.float()
         if temperature != 1.0:
             scaled = scaled / temperature
-        norm = torch.logsumexp(scaled, dim=-1)
+        top = scaled.amax(dim=-1, keepdim=True)
+        weights = (scaled - top).exp_()
+        total = weights.sum(dim=-1)
+        norm = torch.log(total) + top.squeeze(-1)
         log_probs = scaled.gather(-1, targets[:, None]).squeeze(-1) - norm
         if with_entropy:
-            probs = torch.exp(scaled - norm[:, None])
-            entropy = norm - (probs * scaled).sum(dim=-1)
+            entropy = norm - weights.mul_(scaled).sum(dim=-1) / total
         else:
             entropy = torch.zeros_like(norm)
         ctx.save_for_backward(logits, targets, norm, entropy)
-        ctx.temperature, ctx.with_entropy = temperature, with_entropy
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)  # an entropy that is only logged costs nothing backward
         return log_probs, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, None, None, None]:
         grad_log_probs, grad_entropy = grads
         logits, targets, norm, entropy = ctx.saved_tensors
+        if grad_log_probs is None:
+            grad_log_probs = torch.zeros_like(norm)
         log_p = logits.float() / ctx.temperature - norm[:, None]
-        if ctx.with_entropy:
+        if grad_entropy is not None:
             grad = torch.exp(log_p)
             factor = log_p.add_(entropy[:, None]).mul_(-grad_entropy[:, None])
             grad.mul_(factor.sub_(grad_log_probs[:, None]))

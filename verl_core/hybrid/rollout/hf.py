@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from verl_core.hybrid.body import model_body
 from verl_core.hybrid.rollout.base import Rollout, SamplingParams
 from verl_core.hybrid.rollout.growing_cache import keep_rows, new_cache, spread
 from verl_core.hybrid.rollout.sampling import row_uniforms, sample_tokens
@@ -54,10 +55,10 @@ class HFRollout:
         self._device = next(model.parameters()).device
         self._stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=self._device)
         self._sdpa = getattr(model.config, "_attn_implementation", None) == "sdpa"
-        parameters = inspect.signature(model.forward).parameters
+        self._body, self._head = model_body(model), model.get_output_embeddings()
+        parameters = inspect.signature(self._body.forward).parameters
         # transformers 5.24 renamed past_key_values.
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self._logits_argument = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     def generate(
         self,
@@ -80,7 +81,8 @@ class HFRollout:
         tokens = np.full((rows, max_new_tokens), self._pad_id, dtype=np.int64)
         log_probs = np.zeros((rows, max_new_tokens), dtype=np.float32)
         lengths = np.zeros(rows, dtype=np.int64)
-        with torch.inference_mode():
+        # Not inference_mode: what a model caches there could not be trained through afterwards.
+        with torch.no_grad():
             for batch in batches:
                 if len(batch):
                     decoding = _Decoding(self, prompt_ids, batch, n, params)
@@ -103,15 +105,14 @@ class HFRollout:
 
     def forward(self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """(R, V) logits behind the last token of each row; appends to `cache`."""
-        output = self.model(
+        output = self._body(
             input_ids=input_ids,
             attention_mask=mask,
             position_ids=positions,
             use_cache=True,
             **{self._cache_argument: cache},
-            **self._logits_argument,
         )
-        logits: Tensor = output.logits[:, -1]
+        logits: Tensor = self._head(output.last_hidden_state[:, -1].contiguous())
         return logits
 
     def _check_prompts(

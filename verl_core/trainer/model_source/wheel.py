@@ -88,7 +88,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         except (ImportError, KeyError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"{gguf} cannot be converted: {error}",
-                hint="pip install 'verl-core[train]' brings what the conversion needs (gguf)",
+                hint="pip install 'verl-core[train]' brings accelerate and gguf, which it needs",
             ) from error
         # A model that was loaded from GGUF refuses to be saved ("quantized with gguf"), so its
         # weights, dequantised by now, go into one that never was.

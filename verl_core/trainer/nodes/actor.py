@@ -76,7 +76,9 @@ class RefModelNode(Node):
     """Log-probabilities of the responses under the frozen reference model, (B, R) float32."""
 
     name = "ref_model"
-    reads: ClassVar[frozenset[str]] = frozenset({"prompt_ids", "response_ids", "response_mask"})
+    reads: ClassVar[frozenset[str]] = frozenset(
+        {"prompt_ids", "response_ids", "response_mask", "group_index"}
+    )
     writes: ClassVar[frozenset[str]] = frozenset({"ref_log_prob"})
 
     def __init__(self, models: ModelSet) -> None:

@@ -19,14 +19,13 @@ class GRPONode(Node):
 
     Writes:
         advantages: (B, R) float64, 0 outside `loss_mask`.
-        signal: (B,) bool, False where the row's group tells nothing.
     """
 
     name = "grpo"
     reads: ClassVar[frozenset[str]] = frozenset(
         {"token_level_rewards", "loss_mask", "live", "in_baseline", "group_index"}
     )
-    writes: ClassVar[frozenset[str]] = frozenset({"advantages", "signal"})
+    writes: ClassVar[frozenset[str]] = frozenset({"advantages"})
 
     def __init__(self, *, norm_by_std: bool) -> None:
         self.norm_by_std = norm_by_std
@@ -41,10 +40,7 @@ class GRPONode(Node):
         )
         batch.metrics["reward/groups_dropped"] = float(result.dropped)
         batch.metrics["reward/groups_flat"] = float(result.flat)
-        return {
-            "advantages": result.values[:, None] * batch["loss_mask"],
-            "signal": result.signal,
-        }
+        return {"advantages": result.values[:, None] * batch["loss_mask"]}
 
 
 class GAENode(Node):
@@ -54,14 +50,14 @@ class GAENode(Node):
         values: (B, R) float32, the critic's values before this step's update.
         advantages: (B, R) float64, whitened over the tokens in `loss_mask`.
         returns: (B, R) float64.
-        signal: (B,) bool, every live row.
     """
 
     name = "gae"
     reads: ClassVar[frozenset[str]] = frozenset(
-        {"token_level_rewards", "loss_mask", "live", "prompt_ids", "response_ids"}
+        {"token_level_rewards", "loss_mask"}
+        | {"prompt_ids", "response_ids", "response_mask", "group_index"}
     )
-    writes: ClassVar[frozenset[str]] = frozenset({"values", "advantages", "returns", "signal"})
+    writes: ClassVar[frozenset[str]] = frozenset({"values", "advantages", "returns"})
 
     def __init__(self, models: ModelSet, *, gamma: float, lam: float) -> None:
         self.models, self.gamma, self.lam = models, gamma, lam
@@ -80,7 +76,6 @@ class GAENode(Node):
             "values": values,
             "advantages": whiten(advantages, mask),
             "returns": returns,
-            "signal": batch["live"],
         }
 
 

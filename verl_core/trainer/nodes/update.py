@@ -51,7 +51,7 @@ class UpdateNode(Node):
         self.with_critic, self.with_old = with_critic, old_log_probs
         self.kl_coef = cfg.algorithm.kl_coef if cfg.algorithm.kl_in == "loss" else 0.0
         self.entropy_coef = cfg.algorithm.entropy_coef
-        reads = {"prompt_ids", "response_ids", "group_index", "advantages", "signal"}
+        reads = {"prompt_ids", "response_ids", "group_index", "advantages"}
         reads |= {"loss_mask", "actor_mask"}
         reads |= {"old_log_probs"} if old_log_probs else set()
         reads |= {"ref_log_prob"} if self.kl_coef else set()
@@ -60,14 +60,14 @@ class UpdateNode(Node):
 
     def run(self, batch: StepBatch) -> Mapping[str, Any]:
         tokens = self.models.token_batch(batch.columns)
-        sums: dict[str, float] = defaultdict(float)
-        updates = 0
+        figures: dict[str, list[float]] = defaultdict(list)
         for rows in self._mini_batches(batch):
-            self._update_actor(batch, tokens, rows, sums)
+            found = self._update_actor(batch, tokens, rows)
             if self.with_critic:
-                self._update_critic(batch, tokens, rows, sums)
-            updates += 1
-        batch.metrics.update({name: total / updates for name, total in sums.items()})
+                found |= self._update_critic(batch, tokens, rows)
+            for name, value in found.items():
+                figures[name].append(value)
+        batch.metrics.update({name: float(np.mean(values)) for name, values in figures.items()})
         batch.metrics["actor/lr"] = self.models.learning_rate()
         return {}
 
@@ -82,26 +82,23 @@ class UpdateNode(Node):
 
     # -- actor -------------------------------------------------------------------------------
 
-    def _update_actor(
-        self, batch: StepBatch, tokens: TokenBatch, rows: Rows, sums: dict[str, float]
-    ) -> None:
-        mask: Tensor = batch["actor_mask"][rows]
-        count = int(mask.sum())
-        if not count:
-            return
-        whole = Denominator.of(self.cfg.algorithm.loss_agg, mask)
+    def _update_actor(self, batch: StepBatch, tokens: TokenBatch, rows: Rows) -> dict[str, float]:
+        """One optimiser step; its figures, none where no row changes the gradient."""
+        whole = Denominator.of(self.cfg.algorithm.loss_agg, batch["actor_mask"][rows])
         plain = self.kl_coef == 0 and self.entropy_coef == 0
         useful = rows[self._useful(batch, rows, plain=plain)]
-        optimizer = self.models.optimizer
-        optimizer.zero_grad(set_to_none=True)
+        if not len(useful):
+            return {}
+        seen = int(batch["actor_mask"][useful].sum())
+        sums: dict[str, float] = defaultdict(float)
+        self.models.optimizer.zero_grad(set_to_none=True)
         for part in self._plan(tokens, useful):
             loss, figures = self._actor_loss(batch, tokens.take(part), part, whole)
             loss.backward()  # type: ignore[no-untyped-call]
             sums["actor/loss"] += float(loss.detach())
             for name, value in figures.items():
-                sums[name] += value / count
-        if len(useful):
-            sums["actor/grad_norm"] += self.models.step_actor(batch.step)
+                sums[name] += value / seen
+        return sums | {"actor/grad_norm": self.models.step_actor(batch.step)}
 
     @staticmethod
     def _useful(batch: StepBatch, rows: Rows, *, plain: bool) -> Any:
@@ -144,14 +141,13 @@ class UpdateNode(Node):
 
     # -- critic ------------------------------------------------------------------------------
 
-    def _update_critic(
-        self, batch: StepBatch, tokens: TokenBatch, rows: Rows, sums: dict[str, float]
-    ) -> None:
+    def _update_critic(self, batch: StepBatch, tokens: TokenBatch, rows: Rows) -> dict[str, float]:
         mask: Tensor = batch["loss_mask"][rows]
         if not mask.any():
-            return
+            return {}
         whole = Denominator.of(self.cfg.algorithm.loss_agg, mask)
         live = rows[mask.any(dim=1).numpy()]
+        sums: dict[str, float] = defaultdict(float)
         self.models.critic_optimizer.zero_grad(set_to_none=True)
         for part in self._plan(tokens, live):
             values = self.models.values_with_grad(tokens.take(part), mask.shape[1])
@@ -166,7 +162,7 @@ class UpdateNode(Node):
             loss.backward()  # type: ignore[no-untyped-call]
             sums["critic/loss"] += float(loss.detach())
             sums["critic/clip_fraction"] += float((clipped * here).sum()) / whole.tokens
-        sums["critic/grad_norm"] += self.models.step_critic(batch.step)
+        return sums | {"critic/grad_norm": self.models.step_critic(batch.step)}
 
     def _plan(self, tokens: TokenBatch, rows: Rows) -> list[Rows]:
         return plan_micro_batches(
