@@ -150,10 +150,20 @@ def test_every_reference_gets_full_marks_and_never_trips_the_gate(
 ) -> None:
     table = judge(rows, references(rows))
     assert set(table.gate_severity) == {"none"}
-    for name in ("accuracy", "tone", "conversion", "compliance"):
+    for name in ("tone", "conversion", "compliance"):
         scores = table.columns[name].scores
         low = [rows[i]["ground_truth"] for i in range(len(rows)) if scores[i] < 1 - 1e-9]
         assert not low, name
+
+
+@pytest.mark.parametrize("rows", [TRAIN, HELDOUT], ids=FILES)
+def test_the_answer_is_part_of_the_reference_and_alone_has_full_accuracy(
+    judge: Judge, rows: list[Row]
+) -> None:
+    assert all(row["answer"] in row["ground_truth"] for row in rows)
+    alone = judge(rows, [row["answer"] for row in rows]).columns["accuracy"].scores
+    assert min(alone) > 1 - 1e-9
+    assert min(judge(rows, references(rows)).columns["accuracy"].scores) > 0.4
 
 
 @pytest.mark.parametrize(

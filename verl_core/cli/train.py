@@ -95,9 +95,10 @@ def _check(cfg: RunConfig) -> None:
 def _train(
     cfg: RunConfig, config: Path, settings: list[str], resume: str | None, plain: bool
 ) -> None:
-    # Threads that wait by spinning make a run on a busy machine ten times slower; torch's OpenMP
-    # reads this when it is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # OpenMP's threads wait for work by spinning, for milliseconds: on a machine that is busy with
+    # something else they then take turns with it, and a run gets ten times slower. A short spin
+    # costs an idle machine next to nothing. torch's OpenMP reads this when it is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from verl_core.trainer.finish import finish, note_failure
     from verl_core.trainer.setup import Session
     from verl_core.trainer.train import train

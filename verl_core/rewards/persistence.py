@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,6 +71,23 @@ def _decode(text: str) -> dict[str, Dial]:
     }
 
 
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL mode, as patiently as any other statement waits.
+
+    SQLite's busy timeout does not cover the switch: of two processes that open a new file at the
+    same moment, one is told at once that it is locked.
+    """
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 class RevisionLog:
     """The SQLite file behind a `WeightStore`; in memory where `path` is None.
 
@@ -108,7 +126,7 @@ class RevisionLog:
         self._close = weakref.finalize(self, connection.close)  # also of a log nobody closed
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         try:

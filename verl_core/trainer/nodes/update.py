@@ -19,6 +19,7 @@ from verl_core.trainer.kl import kl_estimate
 from verl_core.trainer.losses.aggregate import Denominator, aggregate
 from verl_core.trainer.losses.clipped import clipped_policy_loss
 from verl_core.trainer.losses.value import clipped_value_loss
+from verl_core.trainer.memory import release_free_memory
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.packing import TokenBatch, plan_micro_batches
 
@@ -95,6 +96,7 @@ class UpdateNode(Node):
         for part in self._plan(tokens, useful):
             loss, figures = self._actor_loss(batch, tokens.take(part), part, whole)
             loss.backward()  # type: ignore[no-untyped-call]
+            release_free_memory()
             sums["actor/loss"] += float(loss.detach())
             for name, value in figures.items():
                 sums[name] += value / seen
