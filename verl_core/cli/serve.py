@@ -70,13 +70,13 @@ def _serve(cfg: RunConfig, path: Path) -> None:
             engine.setup()
         status["ready"] = True
         assert engine.store is not None
-        out.print(
-            f"Run [bold]{engine.store.run_id}[/] is served at {server.url} (/docs lists the"
-            f" routes)\nIts weights are kept in {path}. Ctrl-C stops it.",
-            highlight=False,
-            soft_wrap=True,
-        )
-        try:
+        try:  # a signal may come as soon as the first word is out
+            out.print(
+                f"Run [bold]{engine.store.run_id}[/] is served at {server.url} (/docs lists the"
+                f" routes)\nIts weights are kept in {path}. Ctrl-C stops it.",
+                highlight=False,
+                soft_wrap=True,
+            )
             server.wait()
         except KeyboardInterrupt:
             out.print("Stopping.")

@@ -55,7 +55,7 @@ class Evaluator:
         """
         draft = path.with_name(f".{path.name}.draft")
         path.parent.mkdir(parents=True, exist_ok=True)
-        totals: dict[str, list[float]] = {}
+        totals: dict[str, list[tuple[float, int]]] = {}
         size = max(1, self.cfg.rollout.batch_rows // self.cfg.rollout.eval_n)
         with draft.open("w", encoding="utf-8") as file:
             for start in range(0, len(self.rows), size):
@@ -65,10 +65,10 @@ class Evaluator:
                     row = part[i // self.cfg.rollout.eval_n]
                     file.write(json.dumps(self._record(batch, table, i, row)) + "\n")
                 for name, value in table.metrics().items():
-                    totals.setdefault(name, []).append(value * len(part))
+                    totals.setdefault(name, []).append((value, len(part)))
                 advance(len(part))
         os.replace(draft, path)
-        return {f"eval/{name}": sum(v) / len(self.rows) for name, v in totals.items()}
+        return {f"eval/{name}": _mean(parts) for name, parts in totals.items()}
 
     def _score(
         self, rows: Sequence[PromptRow], start: int, step: int
@@ -117,6 +117,11 @@ class Evaluator:
             encoded = self.models.tokenizer(reference, add_special_tokens=False)["input_ids"]
             record["reference_tokens"] = len(encoded) + 1  # and the end token, as in `tokens`
         return record
+
+
+def _mean(parts: Sequence[tuple[float, int]]) -> float:
+    """The mean of batches' means, by their prompts; one without the figure has no part."""
+    return sum(value * prompts for value, prompts in parts) / sum(n for _, n in parts)
 
 
 def evaluated_step(path: Path) -> int | None:

@@ -124,7 +124,8 @@ def evaluate(run: Run, label: str, step: int) -> None:
         return
     with run.display.phase(f"evaluating ({label})", total=len(run.evaluator.rows)) as phase:
         found = run.evaluator.run(path, step, phase.advance)
-        phase.result = f"fused {found['eval/reward/fused/mean']:.3f}"
+        fused = found.get("eval/reward/fused/mean")
+        phase.result = "no row has a reward" if fused is None else f"fused {fused:.3f}"
     release_free_memory()
 
 
