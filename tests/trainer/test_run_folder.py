@@ -40,9 +40,15 @@ def test_an_opened_folder_keeps_the_id_that_clients_know(tmp_path):
     assert RunFolder.open(made.path).run_id == made.run_id
 
 
-def test_the_newest_is_the_one_that_was_started_last_of_that_name(tmp_path):
-    for name, started in (("shop", "2026-01-02"), ("shop", "2026-01-03"), ("other", "2026-01-09")):
-        RunFolder.create(tmp_path, name).note(started=started)
+def test_the_newest_is_the_one_of_that_name_that_started_last_and_has_a_checkpoint(tmp_path):
+    runs = (("shop", "01-02"), ("shop", "01-03"), ("other", "01-09"), ("shop", "01-10"))
+    for name, day in runs:
+        folder = RunFolder.create(tmp_path, name)
+        folder.note(started=f"2026-{day}")
+        if day != "01-10":  # that one was given up before its first checkpoint
+            whole = folder.path / "checkpoints" / "step_000001"
+            whole.mkdir(parents=True)
+            (whole / "trainer.json").write_text("{}", "utf-8")
     assert RunFolder.newest(tmp_path, "shop").path.name == "shop-2"
 
 
@@ -75,6 +81,8 @@ def test_what_is_no_runs_folder_is_refused_by_name(tmp_path, what):
 def test_nothing_to_resume_names_the_run_and_where_was_looked(tmp_path, there):
     if there:
         RunFolder.create(tmp_path / "runs", "shop")
-    with pytest.raises(ConfigError, match="there is no run named 'shp' under") as caught:
+    with pytest.raises(
+        ConfigError, match="there is no run named 'shp' with a complete checkpoint under"
+    ) as caught:
         RunFolder.newest(tmp_path / "runs", "shp")
     assert "--resume DIR" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,5 +118,9 @@ def _again(config: Path, settings: list[str], run: Run) -> str:
     """The command that goes on with this run."""
     import shlex
 
-    words = ["verl-reward", "train", str(config), *settings, "--resume", str(run.folder.path)]
+    from verl_core.trainer.report.summary import near
+
+    called = Path(sys.argv[0])
+    program = near(called) if called.name == "verl-reward" else "verl-reward"
+    words = [program, "train", str(config), *settings, "--resume", near(run.folder.path)]
     return shlex.join(words)

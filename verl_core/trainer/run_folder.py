@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from verl_core.trainer.checkpoint import checkpoints
 from verl_reward_sdk import ConfigError
 
 STATE = "state.json"
@@ -59,7 +60,7 @@ class RunFolder:
 
     @classmethod
     def newest(cls, output: Path, name: str) -> RunFolder:
-        """The most recently started run of that name.
+        """The most recently started run of that name that has a complete checkpoint.
 
         Raises:
             ConfigError: there is none under `output`.
@@ -67,11 +68,12 @@ class RunFolder:
         found = []
         for path in output.iterdir() if output.is_dir() else ():
             state = read_state(path)
-            if state.get("name") == name:
+            if state.get("name") == name and checkpoints(path):
                 found.append((str(state.get("started", "")), path))
         if not found:
             raise ConfigError(
-                f"there is no run named {name!r} under {output.resolve()} to resume",
+                f"there is no run named {name!r} with a complete checkpoint under "
+                f"{output.resolve()}",
                 hint="give its folder: --resume DIR, or start one without --resume",
             )
         return cls.open(max(found)[1])

@@ -83,6 +83,10 @@ class Session:
         status = {"ready": False, "step": first_step - 1, "steps": cfg.trainer.steps}
         server = self._serve(folder, engine, status, registry)
         display = self._display(folder, first_step, server)
+        if server is not None:
+            display.say(f"weights can be changed at {server.url} (its routes: /docs)")
+        if resumed is not None:
+            display.say(f"resuming {folder.path.name} after step {resumed.step}")
         with display.phase("loading models"):
             engine.setup()
             self._load_models(checked, resumed, display)

@@ -117,16 +117,29 @@ def _gate(report: Report) -> str:
 
 
 def _changes(revisions: Sequence[Mapping[str, Any]]) -> list[str]:
-    live = [r for r in revisions[1:] if r["first_step"] is not None]
-    said = []
-    for revision in live[:2]:
-        reason = f" (“{_cut(revision['reason'], 120)}”)" if revision["reason"] else ""
-        said.append(
-            f"From step {revision['first_step']} on, {revision['author']} changed the weights while"
-            f" it trained: {changed(revision)}{reason}."
-        )
-    if len(live) > 2:
-        said.append(f"{len(live) - 2} more changes of the weights are listed below.")
+    """The changes that steps were scored under, each against the weights in force before it.
+
+    Several revisions between two steps are one change to the run: that of all of them.
+    """
+    said: list[str] = []
+    waiting: list[Mapping[str, Any]] = []
+    before = revisions[0]["after"] if revisions else {}
+    for revision in revisions[1:]:
+        waiting.append(revision)
+        if revision["first_step"] is None:
+            continue
+        what = changed({"before": before, "after": revision["after"]})
+        authors = " and ".join(dict.fromkeys(str(one["author"]) for one in waiting))
+        reasons = [f"“{_cut(str(one['reason']), 120)}”" for one in waiting if one["reason"]]
+        reason = f" ({', '.join(dict.fromkeys(reasons))})" if reasons else ""
+        before, waiting = revision["after"], []
+        if what:
+            said.append(
+                f"From step {revision['first_step']} on, {authors} changed the weights while"
+                f" it trained: {what}{reason}."
+            )
+    if len(said) > 2:
+        said[2:] = [f"{len(said) - 2} more changes of the weights are listed below."]
     return said
 
 
