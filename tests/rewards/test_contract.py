@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from verl_reward_sdk import ConfigError, RewardResult
+from verl_reward_sdk import ConfigError, ContractError, ProviderError, RewardResult
 
 
 def only(table, name="m"):
@@ -188,3 +188,45 @@ def test_extras_are_logged_and_absent_where_a_row_was_not_asked(kit, engine):
     extras = only(table).extras["words"]
     assert np.isnan(extras).tolist() == [False, True, False]
     assert table.metrics()["reward/m/extras/words/mean"] == 4.0
+
+
+@pytest.mark.parametrize("huge", [1.7e308, -1.7e308, 1e101])
+def test_rewards_too_large_for_a_steps_mean_are_refused_and_never_become_nan(kit, engine, huge):
+    provider = kit.says([huge, 0.5])
+    with pytest.raises(ContractError, match="row 0: the fused reward is not finite, or so large"):
+        engine({"type": "m", "provider": provider}).score(kit.batch(2))
+
+
+def test_an_exception_that_cannot_be_shown_fails_the_rows_like_any_other(kit, engine):
+    class Unspeakable(RuntimeError):
+        def __str__(self):
+            raise ValueError("no words")
+
+    def score(batch):
+        raise Unspeakable
+
+    mount = {"type": "m", "provider": kit.says(score), "on_error": "abstain", "max_error_rate": 1.0}
+    whole = {"type": "whole", "provider": kit.says([1.0, 1.0])}
+    column = only(engine(mount, whole).score(kit.batch(2)))
+    assert column.status.tolist() == ["failed"] * 2
+    assert "Unspeakable" in column.reasons[0]
+
+
+def test_what_an_exception_says_stays_on_one_line_without_control_characters(kit, engine):
+    def score(batch):
+        raise RuntimeError("\x1b[2Jgone\nand more")
+
+    mount = {"type": "m", "provider": kit.says(score), "on_error": "abstain", "max_error_rate": 1.0}
+    whole = {"type": "whole", "provider": kit.says([1.0])}
+    reason = only(engine(mount, whole).score(kit.batch(1))).reasons[0]
+    assert reason.isprintable()
+    assert "gone and more" in reason
+
+
+def test_a_provider_that_exits_in_setup_is_an_error_that_names_its_mount(kit, engine):
+    def setup(self):
+        raise SystemExit(3)
+
+    provider = kit.says([1.0], setup=setup)
+    with pytest.raises(ProviderError, match=r"mount 'm' .*SystemExit: 3"):
+        engine({"type": "m", "provider": provider}).setup()

@@ -116,3 +116,11 @@ def test_a_checkpoint_runs_no_code_when_it_is_loaded(save, monkeypatch):
 class _RunsCode:
     def __reduce__(self):
         return os.mkdir, ("ran",)
+
+
+def test_what_is_left_of_a_checkpoint_that_was_taken_apart_is_written_again(save):
+    saved = save(3)
+    (saved.path / "trainer.json").unlink()
+    assert checkpoint.checkpoints(save.folder) == []
+    save(3)
+    assert checkpoint.latest(save.folder).step == 3

@@ -127,7 +127,7 @@ class RewardEngine:
                     mount.setup()
                 except ConfigError as error:
                     raise error.with_location(path=mount.path) from error
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     raise ProviderError(
                         f"mount {mount.name!r} ({mount.source}) cannot be loaded: "
                         f"{type(error).__name__}: {error}"

@@ -42,6 +42,10 @@ def groups_of(batch: RewardBatch) -> npt.NDArray[np.int64]:
     return np.array([numbers.setdefault(g, len(numbers)) for g in batch.group_ids], dtype=np.int64)
 
 
+#: Squares of rewards are summed over a step (standard deviations): beyond this they overflow.
+LIMIT = 1e100
+
+
 def fuse_table(
     batch: RewardBatch, lease: Lease, columns: Sequence[Asked], policy: FusionPolicy
 ) -> RewardTable:
@@ -135,15 +139,15 @@ def _fused(
             raise ContractError(
                 f"{what} has a wrong shape", provider=name, value=np.shape(array), bound=bound
             )
-    wrong = ~np.isfinite(fused.values) & ~unscored
+    wrong = ~(np.abs(fused.values) <= LIMIT) & ~unscored  # NaN compares false
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ContractError(
-            "the fused reward is not finite",
+            "the fused reward is not finite, or so large that a step's mean and spread are not",
             provider=name,
             row=row,
             value=float(fused.values[row]),
-            bound=f"a finite number from the scores {scores[row].tolist()}",
+            bound=f"at most {LIMIT:g} either way, from the scores {scores[row].tolist()}",
         )
     return fused
 

@@ -242,13 +242,22 @@ def _at(error: ContractError, rows: Rows) -> ContractError:
 
 def _failed(error: BaseException, n: int) -> Answer:
     known = isinstance(error, VerlRewardError)
-    reason = str(error) if known else f"{type(error).__name__}: {error}"
+    reason = str(error) if known else f"{type(error).__name__}: {_text_of(error)}"
     return Answer(
         np.full(n, np.nan),
         np.full(n, FAILED, dtype=np.int8),
         reasons=dict.fromkeys(range(n), reason),
         error=error,
     )
+
+
+def _text_of(error: BaseException) -> str:
+    """What a provider's exception says, on one line and without control characters."""
+    try:
+        text = str(error)
+    except Exception as inner:  # noqa: BLE001  (somebody else's, and not even to be shown)
+        return f"(its text cannot be shown: {type(inner).__name__})"
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _spread(answer: Answer, rows: Rows, n: int) -> Answer:

@@ -104,7 +104,7 @@ def save(
     folder = run_dir / "checkpoints"
     final = folder / f"step_{step:06d}"
     draft = folder / f".draft_{step:06d}"
-    if final.exists():
+    if any(found.step == step for found in checkpoints(run_dir)):
         return Checkpoint(final, step)  # the same step of the same run has the same bits
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,6 +118,8 @@ def save(
             torch.save(value, draft / f"{name}.pt")
         (draft / "trainer.json").write_text(json.dumps({**info, "step": step}, indent=1), "utf-8")
         _flush(draft)
+        if final.exists():  # what is left of one that somebody took apart
+            shutil.rmtree(final)
         draft.rename(final)
         _flush_folder(folder)
     except (OSError, RuntimeError, SafetensorError) as error:

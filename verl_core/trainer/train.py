@@ -25,7 +25,7 @@ from verl_core.trainer.interrupt import Interrupt
 from verl_core.trainer.memory import release_free_memory
 from verl_core.trainer.reward import reward_batch
 from verl_core.trainer.run import Run
-from verl_reward_sdk import RewardError
+from verl_reward_sdk import RewardError, VerlRewardError
 
 
 def train(run: Run) -> str:
@@ -36,7 +36,8 @@ def train(run: Run) -> str:
         checkpointed.
 
     Raises:
-        RewardError: rewards failed beyond repair; the step before is checkpointed.
+        VerlRewardError: a step cannot be trained on, as where rewards failed beyond repair; the
+            step before it is checkpointed.
     """
     steps = run.cfg.trainer.steps
     if run.cfg.trainer.eval_before and run.first_step == 1:
@@ -46,7 +47,7 @@ def train(run: Run) -> str:
         for step in range(run.first_step, steps + 1):
             try:
                 metrics = train_step(run, step)
-            except RewardError:
+            except VerlRewardError:
                 save(run, step - 1)
                 raise
             run.record(step, metrics)

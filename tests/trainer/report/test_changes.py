@@ -1,4 +1,4 @@
-"""How the report tells a change of weights: against what was in force, and only what took effect."""
+"""How the report tells a change of weights: what took effect, against what was in force."""
 
 from __future__ import annotations
 
