@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _sigint_is_not_ignored() -> None:
+    """A shell that starts the tests in its background has SIGINT ignored, and every process that
+    a test starts would inherit that and never hear Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class PluginSite:
