@@ -315,6 +315,35 @@ def test_info_shows_it_for_people(site, capsys, monkeypatch):
     assert "penalty: -1.0" in needy
 
 
+def test_a_plugin_that_is_installed_in_place_points_at_its_readme(site, info, capsys, monkeypatch):
+    source = site.root / "acme source"
+    source.mkdir()
+    (source / "README.md").write_text("# How to taste\n", "utf-8")
+    place = json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}})
+    (site.folder / "acme-1.2.dist-info" / "direct_url.json").write_text(place, "utf-8")
+    assert info("taste")["readme"] == str(source / "README.md")
+    monkeypatch.chdir(site.root)
+    assert main(["info", "taste"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "More: acme source/README.md"
+    assert main(["info", "taste", "--readme"]) == 0
+    assert capsys.readouterr().out.strip() == "# How to taste"
+
+
+def test_the_readme_of_an_installed_plugin_is_that_of_its_metadata(site, info, capsys):
+    assert main(["info", "taste", "--readme"]) == 2
+    assert "acme 1.2 brings no README" in capsys.readouterr().err
+    assert main(["info", "taste"]) == 0
+    assert "More:" not in capsys.readouterr().out
+    metadata = site.folder / "acme-1.2.dist-info" / "METADATA"
+    metadata.write_text(f"{metadata.read_text('utf-8')}\n# Tasting, built in\n", "utf-8")
+    assert info("taste")["readme"] is None
+    assert main(["info", "taste"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "More: `verl-reward info taste --readme`"
+    assert main(["info", "taste", "--readme"]) == 0
+    assert capsys.readouterr().out.strip() == "# Tasting, built in"
+
+
 def test_info_of_a_broken_plugin_is_an_error_with_its_place(site):
     site.add("bad", "0.3", rewards={"sick": "bad_t"}, files={"bad_t.py": BAD})
     result = site.run("info", "sick")

@@ -271,6 +271,73 @@ def test_a_port_that_is_taken_is_told_with_another_that_is_free(project):
     assert int(free[1]) != port
 
 
+def test_a_taken_port_that_nobody_wrote_is_told_as_the_default_without_a_line(project):
+    project.put("server: {port: 0}\n", "")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 8000))
+            taken.listen()
+        except OSError:  # somebody else's, which is as good
+            pass
+        message = project.refused()
+    assert message.startswith("error: run.yaml: server.port (default 8000): port 8000 on 127.0.0.1")
+
+
+TORCH_FREE = """
+import sys
+from verl_core.cli.main import main
+code = main(["train", "run.yaml", *sys.argv[1:]])
+assert not {"torch", "transformers"} & set(sys.modules), "torch was imported first"
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)])
+@pytest.mark.parametrize("wrong", ["a key", "a plugin", "a row", "a model", "a port"])
+def test_what_needs_no_torch_is_told_before_torch_is_imported(project, wrong, options):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        if wrong == "a row":
+            (project.folder / "prompts.jsonl").write_text("{}\n", "utf-8")
+        else:
+            project.put(
+                *{
+                    "a key": ("steps: 1", "stpes: 1"),
+                    "a plugin": ("plugin: chrf", "plugin: chfr"),
+                    "a model": ("model: {path: ", "model: {path: ./no"),
+                    "a port": ("{port: 0}", f"{{port: {port}}}"),
+                }[wrong]
+            )
+        (project.folder / "run.yaml").write_text(project.text, "utf-8")
+        result = subprocess.run(
+            [sys.executable, "-c", TORCH_FREE, *options],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    project.judged(result.returncode, result.stdout, result.stderr)
+
+
+def test_lines_of_one_message_stand_below_each_other(project, capsys):
+    (project.folder / "run.yaml").write_text(project.text, "utf-8")
+    assert main(["train", "run.yaml", "trainer.stpes=2", "sed=1"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: override 1: trainer.stpes: unknown key")
+    assert second.startswith("       override 2: sed: unknown key")
+
+
+def test_the_word_that_all_is_well_is_one_line_however_narrow_the_pipe(project, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    (project.folder / "run.yaml").write_text(project.text, "utf-8")
+    assert main(["train", "run.yaml", "--check"]) == 0
+    first = project.capsys.readouterr().out.splitlines()[0]
+    assert first.endswith("run.yaml: nothing is wrong that can be seen from here")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

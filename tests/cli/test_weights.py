@@ -8,23 +8,23 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from verl_core.cli.main import main
-from verl_core.cli.weights import changes_text, setting_text
 from verl_core.control import ControlServer, ControlState
-from verl_core.rewards.schedules import Linear, Step
+from verl_core.rewards.schedules import Linear
 from verl_core.rewards.weights import WeightStore
 
 
 class Served(ControlServer):
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, token: str | None = None, status: Mapping[str, Any] | None = None) -> None:
         config = {"accuracy": 1.0, "tone": Linear(2.0, 0.5, 200), "compliance": 1.0}
         self.store = WeightStore(config, run_id="demo", gates=["guard"])
-        state = ControlState(run_id="demo", store=self.store, token=token)
+        told = {} if status is None else {"status": lambda: status}
+        state = ControlState(run_id="demo", store=self.store, token=token, **told)
         super().__init__(state, port=0)
 
 
@@ -43,10 +43,42 @@ def test_get_shows_weights_schedules_and_pins(
     served.store.update({"accuracy": 2.5}, author="li")
     assert main(["weights", "get"]) == 0
     shown = capsys.readouterr().out
-    assert "Run demo, revision 2, at step 0" in shown
+    assert "Revision 2, in effect from step 0 on." in shown
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.split()}
+    assert rows["Mount"] == ["Weight", "at", "step", "0"]
     assert rows["accuracy"] == ["2.5", "pinned"]
-    assert rows["tone"] == ["2", *["linear", "2", "→", "0.5,", "steps", "0", "to", "200"]]
+    assert rows["tone"] == ["2", *["linear", "2", "→", "0.5", "over", "200", "steps"]]
+
+
+def test_a_running_jobs_weights_are_told_with_how_far_it_has_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+    with Served(status={"ready": True, "step": 5, "steps": 14}) as server:
+        server.store.lease(6)  # step 6 is being scored, 5 are trained
+        assert main(["weights", "get", "--url", server.url]) == 0
+        shown = capsys.readouterr().out
+        assert "Run demo, 5 of 14 steps trained" in shown
+        assert "Weight at step 6" in shown
+        assert main(["weights", "set", "accuracy=2", "--url", server.url]) == 0
+        shown = capsys.readouterr().out
+        assert "Weight at step 7" in shown
+        assert "Revision 2, in effect from step 7 on." in shown
+    server.store.close()
+
+
+def test_a_change_to_the_values_that_are_pinned_already_is_called_none(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "Nothing is different: these values were pinned already"
+    assert main(["weights", "set", "accuracy=1"]) == 0  # the value of the config, now a pin
+    assert said not in capsys.readouterr().out
+    assert main(["weights", "set", "accuracy=1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{said}. The request is noted in the audit log as revision 3." in shown
+    assert served.store.snapshot().revision == 3
+    assert main(["weights", "set", "accuracy=2"]) == 0
+    assert said not in capsys.readouterr().out
 
 
 def test_json_is_the_servers_answer(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +144,18 @@ def test_what_gives_no_weight_is_refused_before_asking(
     assert said in capsys.readouterr().err
 
 
+def test_all_that_gives_no_weight_is_told_at_once(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["weights", "set", "accuracy", "tone=1", "compliance=x", "tone=2"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: 'accuracy' does not give a weight",
+        "       'compliance=x' does not give a weight",
+        "       'tone' is given twice",
+        "       write NAME=VALUE, each name once, as in accuracy=2",
+    ]
+
+
 def test_history_tells_who_what_and_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     served.store.lease(3)
     served.store.update({"tone": 1}, author="li [x]", reason="too [bold]polite[/]")
@@ -119,7 +163,7 @@ def test_history_tells_who_what_and_why(served: Served, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert "li [x]" in shown
     assert "too [bold]polite[/]" in shown  # what people wrote is not markup
-    assert "tone linear 2 → 0.5, steps 0 to 200 → 1" in shown
+    assert "tone → 1 (was linear 2 → 0.5 over 200 steps)" in shown
     newest = next(line for line in shown.splitlines() if "li [x]" in line)
     assert newest.split()[:2] == ["2", "4"]
     assert "start of the run" in shown
@@ -200,16 +244,3 @@ def test_the_command_imports_nothing_heavy(served: Served) -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Run demo" in ran.stdout
-
-
-def test_settings_and_changes_in_words() -> None:
-    assert setting_text(0.5) == "0.5"
-    assert setting_text(Step(1.0, ((5, 0.5), (9, 0.0))).as_dict()) == (
-        "1, 0.5 from step 5, 0 from step 9"
-    )
-    assert changes_text({"a": 1.0, "b": 1.0}, {"b": 2.0, "c": 3.0}) == [
-        "b 1 → 2",
-        "c new → 3",
-        "a removed",
-    ]
-    assert changes_text({"a": 1.0}, {"a": 1.0}) == ["(the same values)"]

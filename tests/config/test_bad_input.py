@@ -199,7 +199,7 @@ def test_what_only_a_gate_has_is_refused_on_a_reward(complain: Complain, key: st
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("weight: 1.0", "a gate has no weight (what counts is its penalty:)"),
+        ("weight: 1.0", "a gate has no weight (its penalty: is what counts)"),
         ("weight: {linear: {from: 1, to: 2, steps: 3}}", "a gate has no weight"),
         ("on_error: mask", "a gate has no on_error (fail_open: decides for a gate)"),
         ("missing: zero", "a gate has no missing"),

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from verl_core.config import MountConfig, RunConfig
-from verl_core.config.check import check_run
+from verl_core.config import MountConfig, RunConfig, load_run_config
+from verl_core.config.check import check_run, examine
+from verl_core.config.data import read_rows
 from verl_core.config.provider import provider_config
 from verl_core.plugins import PluginRegistry
 from verl_reward_sdk import ConfigError
@@ -276,3 +277,19 @@ def test_everything_that_is_wrong_is_found_at_once(check: Check, tmp_path: Path)
         assert any(f": {path}: " in line for line in said)
     for path in ("model.path", "data.train", "dataflow"):
         assert any(f": {path}: " in line for line in said)
+
+
+def test_the_rows_that_the_check_has_read_are_handed_over(check: Check, tmp_path: Path) -> None:
+    assert check("{type: a, plugin: match}") == []  # writes the files
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text('{"prompt": "b", "ground_truth": "c"}\n', "utf-8")
+    path = tmp_path / "run.yaml"
+    config = load_run_config(path, [f"data.eval={held_out}"])
+    examined = examine(config, PluginRegistry(env={}))
+    assert examined.problems == []
+    assert examined.train == read_rows(tmp_path / "prompts.jsonl")
+    assert examined.held_out == read_rows(held_out)
+    (tmp_path / "prompts.jsonl").write_text("", "utf-8")
+    examined = examine(config, PluginRegistry(env={}))
+    assert [problem.message for problem in examined.problems] == ["the file is empty"]
+    assert not examined.train

@@ -177,22 +177,41 @@ def test_a_compressed_body_is_415(serve: Serve) -> None:
     problem(post(serve(), b"\x1f\x8b", Content_Encoding="gzip"), 415)
 
 
-@pytest.mark.parametrize("tag", ['"1"', "1", "*", '"7", "1"'])
+@pytest.mark.parametrize("tag", ['"1"', "*", '"7", "1"', ', "7" ,,"1",', '"a,b", W/"2", "1"'])
 def test_if_match_lets_a_change_of_the_newest_revision_through(serve: Serve, tag: str) -> None:
     assert post(serve(), '{"accuracy": 2}', If_Match=tag).status_code == 200
 
 
-@pytest.mark.parametrize("tag", ['"7"', '"0"', 'W/"1"', '"abc"', '"7", "8"', '"' + "9" * 400 + '"'])
+@pytest.mark.parametrize(
+    "tag",
+    ['"7"', '"0"', '"01"', '""', 'W/"1"', '"abc"', '"7", "8"', '"1,1"', '"' + "9" * 400 + '"'],
+)
 def test_a_stale_if_match_is_412_with_the_current_etag(serve: Serve, tag: str) -> None:
     server = serve()
     answer = post(server, '{"accuracy": 2}', If_Match=tag)
-    assert problem(answer, 412)["revision"] == 1
+    found = problem(answer, 412)
+    assert found["revision"] == 1
+    assert "the newest is 1" in found["detail"]
+    assert "-1" not in found["detail"]
     assert answer.headers["etag"] == '"1"'
     assert server.store.snapshot().revision == 1
 
 
-def test_an_if_match_that_is_no_tag_is_400(serve: Serve) -> None:
-    problem(post(serve(), '{"accuracy": 2}', If_Match="newest"), 400)
+@pytest.mark.parametrize(
+    "tag", ["newest", "1", "", ",", '"1', '"1" "2"', 'w/"1"', '*, "1"', '"a b"']
+)
+def test_an_if_match_that_is_no_tag_is_400_and_says_what_to_send(serve: Serve, tag: str) -> None:
+    server = serve()
+    found = problem(post(server, '{"accuracy": 2}', If_Match=tag), 400)
+    assert 'If-Match: "7"' in found["detail"]
+    assert found["errors"][0]["parameter"] == "If-Match"
+    assert server.store.snapshot().revision == 1
+
+
+def test_several_if_match_headers_are_one_list(serve: Serve) -> None:
+    headers = [("Content-Type", "application/json"), ("If-Match", '"7"'), ("If-Match", '"1"')]
+    answer = serve().client.post(WEIGHTS, content='{"accuracy": 2}', headers=headers)
+    assert answer.status_code == 200
 
 
 def test_answers_are_never_304(serve: Serve) -> None:
@@ -296,7 +315,34 @@ def test_a_change_by_another_process_shows_at_once(serve: Serve, tmp_path: Path)
 def test_a_method_that_is_not_there_is_405_and_names_those_that_are(serve: Serve) -> None:
     answer = serve().client.put(WEIGHTS, content="{}", headers=JSON)
     problem(answer, 405)
-    assert answer.headers["allow"] == "GET, POST"
+    assert answer.headers["allow"] == "GET, HEAD, POST"
+
+
+@pytest.mark.parametrize(
+    "path", [WEIGHTS, f"{WEIGHTS}/history", "/healthz", "/docs", "/openapi.json"]
+)
+def test_head_answers_as_get_does_without_the_body(serve: Serve, path: str) -> None:
+    client = serve().client
+    head, got = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("content-type", "content-length", "etag", "cache-control"):
+        assert head.headers.get(name) == got.headers.get(name)
+
+
+def test_head_of_nothing_is_404_and_changes_nothing(serve: Serve) -> None:
+    server = serve()
+    assert server.client.head("/api/v1/reward/wieghts").status_code == 404
+    assert server.store.snapshot().revision == 1
+
+
+def test_a_huge_weight_is_422_and_the_bound_is_in_the_documents(serve: Serve) -> None:
+    server = serve()
+    assert "1000000" in problem(post(server, '{"accuracy": 1e308}'), 422)["detail"]
+    document = server.client.get("/openapi.json").json()
+    operation = document["paths"][WEIGHTS]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["additionalProperties"]["maximum"] == 1e6
+    assert "a million" in operation["description"]
 
 
 def test_a_path_that_is_not_there_is_404_and_points_to_the_docs(serve: Serve) -> None:

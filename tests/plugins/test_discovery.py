@@ -194,3 +194,44 @@ def test_a_damaged_distribution_hurts_no_other(plugin_site, registry):
     assert "entry_points.txt" in listed["torn"].reason
     assert "sound" not in listed
     assert "touch" not in listed
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("fields", "version", "state"),
+    [
+        ("Name: acme\n", "unknown", "available"),
+        ("Name: acme\nVersion:\n", "unknown", "available"),
+        ("Name: acme\nVersion: not a version\n", "not a version", "available"),
+        ("Name: acme\nVersion: 1\nRequires-Dist: ???\n", "1", "available"),
+        ("Name: acme\nVersion: 1\nRequires-Dist: verl-reward-sdk >>1\n", "1", "incompatible"),
+        (
+            'Name: acme\nVersion: 1\nRequires-Dist: verl-reward-sdk; os_name ~= "x"\n',
+            "1",
+            "incompatible",
+        ),
+        ("Name: other-than-its-folder\nVersion: 1\n", "1", "available"),
+        ("Name: a b/c\nVersion: 1\n", "1", "available"),
+    ],
+)
+def test_odd_metadata_are_listed_as_what_they_are(plugin_site, registry, fields, version, state):
+    info = plugin_site.add("acme", rewards={"taste": "acme_taste"})
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{fields}", encoding="utf-8")
+    plugin_site.add("fine", rewards={"fine": "fine_module"})
+    found = record(registry(), "taste")
+    assert (found.version, found.state) == (version, state)
+    assert found.state == "available" or "cannot be read" in found.reason
+    assert record(registry(), "fine").state == "available"
+    listed = plugin_site.run("list")
+    assert listed.returncode == 0, listed.stderr
+    assert "taste" in listed.stdout
+    assert version in listed.stdout
+
+
+@pytest.mark.parametrize("fields", ["", "Name:\n", "Version: 1\n"])
+def test_a_distribution_without_a_name_hurts_no_other(plugin_site, registry, fields):
+    info = plugin_site.add("acme", rewards={"taste": "acme_taste"})
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\n{fields}", encoding="utf-8")
+    plugin_site.add("fine", rewards={"fine": "fine_module"})
+    assert {"fine"} <= {r.name for r in registry().records()}
+    assert "taste" not in {r.name for r in registry().records()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,19 @@ class Kit:
 
     column = Column
     gate_column = GateColumn
+    #: Keys of a mount whose failures end nothing.
+    lenient: Mapping[str, Any] = {"on_error": "abstain", "max_error_rate": 1.0}
+
+    @staticmethod
+    def lengths(batch: RewardBatch) -> list[float]:
+        """Scores: a response's length."""
+        return [float(len(response)) for response in batch.responses]
+
+    @staticmethod
+    async def lengths_later(batch: RewardBatch) -> list[float]:
+        """`lengths`, as a coroutine."""
+        await asyncio.sleep(0)
+        return Kit.lengths(batch)
 
     @staticmethod
     def says(answer: Any, **attributes: Any) -> RewardProvider[Any]:
@@ -135,3 +150,11 @@ def engine(kit: type[Kit]) -> Iterator[Callable[..., Any]]:
     yield build
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def gate_event() -> Iterator[threading.Event]:
+    """An event that hung providers wait for; set when the test ends, so that they go home."""
+    event = threading.Event()
+    yield event
+    event.set()

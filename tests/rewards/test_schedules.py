@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_core.config.limits import MAX_WEIGHT
 from verl_core.rewards.schedules import (
     Linear,
     Step,
@@ -17,7 +18,7 @@ from verl_core.rewards.schedules import (
     weight_value,
 )
 
-weights = st.floats(0, 1e300, allow_nan=False)
+weights = st.floats(0, MAX_WEIGHT, allow_nan=False)
 
 
 def test_linear_is_level_before_its_start_and_after_its_end() -> None:

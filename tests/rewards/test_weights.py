@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from verl_core.rewards.schedules import Linear, Setting, Step
+from verl_core.rewards.schedules import Linear, Setting, Step, parse_schedule
 from verl_core.rewards.weights import StaleRevision, WeightError, WeightStore
 from verl_reward_sdk.errors import ConfigError
 
@@ -193,7 +193,7 @@ def test_a_stale_revision_changes_nothing() -> None:
     weights.update({"tone": 2}, author="li", if_revision=1)
     with pytest.raises(StaleRevision) as stale:
         weights.update({"tone": 3}, author="wang", if_revision=1)
-    assert (stale.value.expected, stale.value.current) == (1, 2)
+    assert (stale.value.expected, stale.value.current) == ((1,), 2)
     assert weights.snapshot().weights["tone"] == 2.0
 
 
@@ -335,3 +335,51 @@ def test_readers_never_see_half_a_change() -> None:
     assert torn == []
     assert revisions == sorted(revisions)
     assert weights.snapshot().revision == 101
+
+
+def test_one_of_several_revisions_may_be_the_newest() -> None:
+    weights = store()
+    weights.update({"tone": 2}, author="li", if_revision={7, 1})
+    with pytest.raises(StaleRevision, match="revision 1 or 7, the newest is 2"):
+        weights.update({"tone": 3}, author="wang", if_revision=[7, 1])
+    with pytest.raises(StaleRevision, match="no revision of these weights, the newest is 2"):
+        weights.update({"tone": 3}, author="wang", if_revision=())
+    assert weights.snapshot().weights["tone"] == 2.0
+
+
+@pytest.mark.parametrize("value", [1e308, 10**400, 1_000_000.5], ids=["1e308", "10**400", "more"])
+def test_a_weight_beyond_the_bound_is_refused_live_and_in_every_schedule(value: float) -> None:
+    weights = store()
+    with pytest.raises(WeightError, match=r"tone: .*(above 1000000|not finite)"):
+        weights.update({"tone": value}, author="li")
+    for form in (
+        {"linear": {"from": 1, "to": value, "steps": 3}},
+        {"step": {"from": 1, "at": [[2, value]]}},
+        {"step": {"from": value, "at": [[2, 1]]}},
+    ):
+        with pytest.raises(ValueError, match=r"above 1000000|not finite"):
+            parse_schedule(form)
+    weights.update({"tone": 1e6}, author="li")
+    assert weights.snapshot().weights["tone"] == 1e6
+
+
+def test_names_are_the_same_however_their_letters_are_composed() -> None:
+    weights = WeightStore({"caf\u00e9": 1.0, "tone": 1.0})
+    weights.update({"cafe\u0301": 3}, author="li")
+    assert weights.snapshot().weights["caf\u00e9"] == 3.0
+    with pytest.raises(WeightError, match=r"given twice: as 'caf\\xe9' and 'cafe\\u0301'"):
+        weights.update({"caf\u00e9": 1, "cafe\u0301": 3}, author="li")
+    weights.update({"cafe\u0301": 4, "tone": 2}, author="li", replace=True)
+    weights.unpin("cafe\u0301", author="li")
+    assert dict(weights.snapshot().weights) == {"caf\u00e9": 1.0, "tone": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("t\u043ene", r"'t\u043ene'"), ("tone\u200b", r"'tone\u200b'"), ("tone\n", r"'tone\n'")],
+)
+def test_a_name_that_only_looks_like_a_mounts_is_spelt_out(name: str, shown: str) -> None:
+    with pytest.raises(WeightError) as refused:
+        store().update({name: 1}, author="li")
+    assert shown in refused.value.reasons[name]
+    assert "did you mean 'tone'?" in refused.value.reasons[name]

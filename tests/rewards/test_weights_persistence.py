@@ -297,3 +297,59 @@ def test_processes_that_open_and_write_one_file_at_once_lose_nothing(tmp_path: P
     leases = [weights.lease(step).revision for step in range(1, 31)]
     assert leases == sorted(leases)
     weights.close()
+
+
+def test_a_second_store_on_one_file_is_told_and_the_first_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run" / "weights.db"
+    one = WeightStore({"a": 1.0}, run_id="r", path=path)
+    assert caplog.records == []
+    two = WeightStore({"a": 1.0}, run_id="r", path=path)
+    assert f"{path} is open elsewhere too" in caplog.text
+    one.close()
+    two.close()
+    caplog.clear()
+    three = WeightStore({"a": 1.0}, run_id="r", path=path)
+    other = WeightStore({"a": 1.0}, run_id="r", path=tmp_path / "other" / "weights.db")
+    assert caplog.records == []
+    for store in (three, other):
+        store.close()
+
+
+def test_the_sign_of_a_killed_process_is_taken_down(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "weights.db"
+    script = (
+        "import sys, time, pathlib; from verl_core.rewards.weights import WeightStore\n"
+        "s = WeightStore({'a': 1.0}, run_id='r', path=pathlib.Path(sys.argv[1]))\n"
+        "print('open', flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "open\n"
+    second = WeightStore({"a": 1.0}, run_id="r", path=path)
+    assert "is open elsewhere too" in caplog.text
+    second.close()
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    caplog.clear()
+    third = WeightStore({"a": 1.0}, run_id="r", path=path)
+    assert caplog.records == []
+    third.close()
+
+
+def test_a_weight_that_is_none_any_more_is_told_with_its_revision(tmp_path: Path) -> None:
+    path = tmp_path / "weights.db"
+    store = WeightStore({"a": 1.0}, run_id="r", path=path)
+    store._log._connection.execute(
+        "INSERT INTO revisions VALUES (2, 'r', 't', 'x', NULL, 0, ?)",
+        ('{"a": {"base": 1e300, "pin": null}}',),
+    )
+    with pytest.raises(StoreError, match=r"revision 2 .*1e\+300 is above 1000000"):
+        store.lease(1)
+    store.close()

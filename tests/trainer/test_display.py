@@ -26,8 +26,9 @@ from verl_core.trainer.display import make_display
 with make_display("customer-service", 3, url="http://127.0.0.1:8000") as display:
     with display.phase("Loading the model"):
         pass
-    with display.phase("Held-out evaluation, before", total=12) as phase:
-        phase.advance(12)
+    with display.phase("Held-out evaluation, before", total=12, unit="prompts") as phase:
+        for _ in range(12):
+            phase.advance()
         phase.result = "fused 0.264"
     for step in range(1, 4):
         display.stage("rollout")
@@ -115,18 +116,46 @@ def test_a_terminal_that_wants_no_animation_gets_plain_lines(env: dict[str, str]
     assert "step 2/3  fused 0.600 (+0.300)  accuracy 0.200  tone 0.900  guard 4.0 %" in output
 
 
-def test_a_pipe_gets_one_line_a_step_and_two_a_phase() -> None:
+def test_a_pipe_gets_one_line_a_step_and_a_phase_by_quarters() -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUN], capture_output=True, text=True, check=True, encoding="utf-8"
     )
     lines = done.stdout.splitlines()
     assert lines[0] == "Loading the model ..."
-    assert re.fullmatch(r"Held-out evaluation, before: done in \d+\.\d s: fused 0\.264", lines[3])
+    title = "Held-out evaluation, before"
+    assert lines[2:6] == [f"{title} ...", *(f"{title}: {n}/12 prompts" for n in (3, 6, 9))]
+    assert re.fullmatch(rf"{title}: done in \d+\.\d s: fused 0\.264", lines[6])
+    assert lines[7] == "step 1/3: rollout ..."  # the first step only
+    assert sum("rollout ..." in line for line in lines) == 1
     steps = [line for line in lines if re.match(r"step \d/3  ", line)]
     assert len(steps) == 3
     assert steps[0].endswith("17.2 s  left 0:34")
     assert "weights r2" in steps[2]
     assert lines[-2] == "step 3: weights revision 1 -> 2, tone 2 -> 0.5"
+
+
+def test_large_parts_of_a_phase_are_told_once_each_and_its_end_by_the_last_line_alone() -> None:
+    target = io.StringIO()
+    display = make_display("run", 1, console=Console(file=target, width=80), env={})
+    with display.phase("evaluating", total=10, unit="prompts") as phase:
+        for part in (6, 1, 3):
+            phase.advance(part)
+    assert [line.split(":")[-1].strip() for line in target.getvalue().splitlines()[1:-1]] == [
+        "6/10 prompts"
+    ]
+
+
+def test_a_slow_step_says_to_which_stage_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = io.StringIO()
+    display = make_display("run", 2, console=Console(file=target, width=80), env={})
+    display.stage("rollout")
+    display.step(1, figures(1))
+    display.stage("rollout")
+    monkeypatch.setattr("verl_core.trainer.display.display.QUIET_SECONDS", 0.0)
+    display.stage("reward")
+    display.stage("reward")  # scored again: no new stage
+    said = [line for line in target.getvalue().splitlines() if line.endswith("...")]
+    assert said == ["step 1/2: rollout ...", "step 2/2: reward ..."]
 
 
 def test_plain_is_obeyed_on_a_terminal() -> None:

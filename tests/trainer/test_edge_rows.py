@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from verl_reward_sdk import ConfigError
 
@@ -55,6 +55,16 @@ def test_a_prompt_longer_than_the_models_context_names_its_file_and_line(tiny_ru
     said = refused(tiny_run, "data.max_prompt_tokens=4000")
     assert f"'{name}:3': its prompt has 10" in said
     assert "the model's context is 512 tokens and max_new_tokens takes 8" in said
+
+
+@pytest.mark.parametrize("name", ["prompts.jsonl", "heldout.jsonl"])
+def test_a_prompt_that_is_too_long_is_told_before_any_weights_are_read(tiny_run, tmp_path, name):
+    spoilt = shutil.copytree(tiny_run.config["model"]["path"], tmp_path / "spoilt")
+    save_file({"other": torch.zeros(1)}, spoilt / "model.safetensors")
+    tiny_run.config["model"]["path"] = str(spoilt)
+    assert "lack" in refused(tiny_run)  # its weights cannot be loaded
+    with_prompt(tiny_run, "word " * 200, name)
+    assert f"'{name}:3': its prompt has 10" in refused(tiny_run, "data.max_prompt_tokens=4000")
 
 
 def test_a_prompt_over_max_prompt_tokens_names_its_line_and_the_length_that_is_needed(tiny_run):

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from verl_core.trainer.model_source import ModelSource
-from verl_core.trainer.models import context_length, dtype_of, load_policy, load_tokenizer
+from verl_core.trainer.models import (
+    configured_context,
+    context_length,
+    dtype_of,
+    load_policy,
+    load_tokenizer,
+)
 from verl_reward_sdk import ConfigError
 
 
@@ -26,6 +32,7 @@ def test_a_policy_is_loaded_in_its_type_and_in_eval_mode(tiny_model_dir: Path) -
         assert not policy.training
         assert {parameter.dtype for parameter in policy.parameters()} == {dtype_of(name)}
         assert context_length(policy) == 512
+    assert configured_context(source(tiny_model_dir)) == 512
 
 
 def test_loading_says_nothing(tiny_model_dir: Path) -> None:
@@ -93,3 +100,10 @@ def test_what_is_no_causal_language_model_is_refused(
 def test_a_dtype_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'bfloat16'"):
         dtype_of("bfloat")
+
+
+def test_a_config_that_transformers_does_not_know_is_told_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "nosuch"}', "utf-8")
+    with pytest.raises(ConfigError, match=r"config\.json in .* cannot be used") as caught:
+        configured_context(source(tmp_path))
+    assert str(tmp_path) in str(caught.value)

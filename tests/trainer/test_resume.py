@@ -67,6 +67,30 @@ def test_resume_without_a_folder_takes_the_newest_run_of_the_name(tiny_run, read
     assert [line["step"] for line in read_jsonl(second / "metrics.jsonl")] == [1, 2]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_run_that_is_still_running_is_not_resumed_beside_itself(tiny_run, named):
+    tiny_run.config["server"] = {"port": _free_port()}  # which the second would want too
+    tiny_run.config["trainer"] |= {"steps": 500, "checkpoint_every": 1}
+    folder = tiny_run.folder / "runs" / "tiny"
+    process = subprocess.Popen(
+        tiny_run.command(),
+        cwd=tiny_run.folder,
+        env=tiny_run.environment(),
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(lambda: _steps(folder) >= 3, process)
+        result = tiny_run.run("--resume", *([str(folder)] if named else []))
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    assert result.returncode == 2, result.stderr
+    assert f"is still running (process {process.pid})" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert json.loads((folder / "state.json").read_text("utf-8"))["pid"] == process.pid
+
+
 def test_resume_where_there_is_nothing_says_so(tiny_run):
     result = tiny_run.run("--resume")
     assert result.returncode == 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from verl_core.trainer.run_folder import STATE, RunFolder, read_state
+from verl_core.trainer.run_folder import STATE, RunFolder, held_out_prompts, read_state
 from verl_reward_sdk import ConfigError
 
 
@@ -61,6 +62,53 @@ def test_facts_are_merged_and_the_file_is_replaced_in_one_step(tmp_path):
     state = json.loads((folder.path / STATE).read_text("utf-8"))
     assert (state["run_id"], state["status"], state["step"]) == (folder.run_id, "running", 4)
     assert [path.name for path in folder.path.iterdir()] == [STATE]
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from verl_core.trainer.run_folder import RunFolder
+with RunFolder.open(Path(sys.argv[1])).held():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_in_which_a_process_trains_is_refused_until_that_ends_however_it_ends(tmp_path):
+    folder = RunFolder.create(tmp_path, "shop")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        for attempt in (folder.refuse_if_running, folder.held().__enter__):
+            with pytest.raises(ConfigError, match="is still running") as caught:
+                attempt()
+            assert f"(process {holder.pid})" in str(caught.value)
+            assert f"kill {holder.pid}" in str(caught.value)
+        holder.kill()
+    folder.refuse_if_running()
+    with folder.held():
+        assert folder.state()["pid"] == os.getpid()
+
+
+def test_one_process_does_not_train_twice_in_a_folder_either(tmp_path):
+    folder = RunFolder.create(tmp_path, "shop")
+    with folder.held(), pytest.raises(ConfigError, match="is still running"):
+        RunFolder.open(folder.path).refuse_if_running()
+    folder.refuse_if_running()
+
+
+def test_the_held_out_prompts_of_a_run_are_those_of_its_config_while_they_are_there(tmp_path):
+    assert held_out_prompts(tmp_path) == (None, "prompt")
+    file = tmp_path / "heldout.jsonl"
+    config = f"data: {{eval: {file}, prompt_key: question}}\n"
+    (tmp_path / "config.yaml").write_text(config, "utf-8")
+    assert held_out_prompts(tmp_path) == (None, "question")
+    file.write_text("", "utf-8")
+    assert held_out_prompts(tmp_path) == (file, "question")
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "an empty folder", "a torn state"])

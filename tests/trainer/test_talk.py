@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from verl_core.trainer.talk import how_trained
 
 
 def talk(*arguments: str, said: str = "") -> subprocess.CompletedProcess[bytes]:
@@ -27,6 +33,74 @@ def test_the_prompts_of_a_data_file_can_be_asked(tiny_model_dir: Path, tmp_path:
     done = talk(str(tiny_model_dir), "--max-new-tokens", "8", "--prompts", str(data))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"> Is it heavy?\n")
+
+
+def test_five_prompts_of_a_file_are_answered_or_as_many_as_are_asked_for(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "prompts.jsonl"
+    rows = [json.dumps({"question": f"Number {n}?"}) + "\n" for n in range(7)]
+    data.write_text("".join(rows), encoding="utf-8")
+    words = (str(tiny_model_dir), "--max-new-tokens", "1", "--prompts", str(data))
+    for limit, count in (((), 5), (("--limit", "2"), 2), (("--limit", "0"), 7)):
+        done = talk(*words, "--prompt-key", "question", *limit)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(b"> Number") == count
+
+
+def test_help_teaches_by_examples_and_without_torch() -> None:
+    program = (
+        "import sys\nfrom verl_core.trainer.talk import main\n"
+        "try: main(['--help'])\nfinally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"model --prompts data/heldout.jsonl" in done.stdout
+    assert b"--limit N" in done.stdout
+
+
+def test_a_file_of_prompts_that_is_not_there_is_told(tiny_model_dir: Path, tmp_path: Path) -> None:
+    done = talk(str(tiny_model_dir), "--prompts", str(tmp_path / "nothing.jsonl"))
+    assert done.returncode == 2
+    assert b"nothing.jsonl: no such file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        (
+            [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}],
+            "It was trained on prompts of system + user messages; a line here is a bare question",
+        ),
+        ("Hello", "A line is one question, as in training."),
+    ],
+)
+def test_who_asks_freely_is_told_how_the_model_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: object, said: str
+) -> None:
+    (tmp_path / "heldout.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n", "utf-8")
+    run = tmp_path / "runs" / "shop"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(f"data: {{eval: {tmp_path}/heldout.jsonl}}\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    told = how_trained(Path("runs/shop/model"))
+    assert told.startswith(said)
+    assert told.endswith("--prompts heldout.jsonl")
+    assert "\n" not in told
+    assert "--prompts FILE.jsonl" in how_trained(tmp_path / "elsewhere" / "model")
+
+
+def test_a_terminal_gets_that_line_and_a_pipe_does_not(tiny_model_dir: Path) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "verl_core.trainer.talk", str(tiny_model_dir)]
+    with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE) as process:
+        os.close(slave)
+        os.write(master, b"\x04")  # Ctrl-D
+        said = process.stdout.read()  # type: ignore[union-attr]
+    os.close(master)
+    assert process.returncode == 0
+    assert said.startswith(b"A line is one bare question.")
+    assert talk(str(tiny_model_dir)).stdout == b""
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

@@ -34,6 +34,22 @@ def test_a_run_writes_everything_that_its_folder_promises(tiny_run, read_jsonl):
     ]
 
 
+def test_plain_lines_say_what_is_going_to_happen_and_what_happens(tiny_run, capsys, monkeypatch):
+    monkeypatch.chdir(tiny_run.folder)
+    tiny_run.train("trainer.steps=1", "rollout.batch_rows=2")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "runs/tiny: 1 step of 2 prompts x 4 responses, "
+        "evaluation on 6 held-out prompts before and after"
+    )
+    began = lines.index("evaluating (before) ...")
+    assert lines[began + 1 : began + 3] == [
+        "evaluating (before): 2/6 prompts",
+        "evaluating (before): 4/6 prompts",
+    ]
+    assert lines.count("step 1/1: rollout ...") == 1
+
+
 def test_training_on_a_reward_raises_it(tiny_run, read_jsonl):
     tiny_run.config["reward"] = tiny_run.config["reward"][:1]
     tiny_run.config["rollout"] |= {"n": 16, "prompts_per_step": 2}

@@ -17,6 +17,7 @@ TOKEN_VARIABLE = "VERL_REWARD_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 _WEIGHTS = "/api/v1/reward/weights"
+_HEALTH = "/healthz"
 _SECONDS = 10.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -54,6 +55,10 @@ class ControlClient:
         self._is_tls = parts.scheme == "https"  # else no certificates need to be read
         token = token or os.environ.get(TOKEN_VARIABLE) or None
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def health(self) -> dict[str, Any]:
+        """The run's name, the last trained ``step``, and ``steps`` where the run has an end."""
+        return self._ask("GET", _HEALTH)
 
     def weights(self) -> dict[str, Any]:
         """The weights in force."""

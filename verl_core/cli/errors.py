@@ -32,16 +32,18 @@ def run(action: Callable[[], Any]) -> int:
 
 
 def show(error: VerlRewardError) -> None:
-    """Print `error` on stderr, its hint on a line of its own."""
+    """Print `error` on stderr: its further lines below the first, its hint on one of its own."""
     from rich.console import Console
     from rich.text import Text
 
     message, hint = str(error), getattr(error, "hint", None)
     if hint:
         message = message.removesuffix(f" ({hint})")
-    text = Text.assemble(("error: ", "bold red"), message)
+    label = "error: "
+    below = "\n" + " " * len(label)
+    text = Text.assemble((label, "bold red"), below.join(message.splitlines()))
     if hint:
-        text.append("\n       ").append(hint, style="yellow")
+        text.append(below).append(hint, style="yellow")
     # soft_wrap: a place such as run.yaml:12:5 stays in one piece, to be copied or clicked.
     Console(stderr=True).print(text, soft_wrap=True)
 

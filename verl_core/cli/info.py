@@ -9,11 +9,14 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from verl_core.plugins import PluginRecord, PluginRegistry
+from verl_reward_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +29,18 @@ _Value = TypeVar("_Value")
 def command(
     name: str = typer.Argument(help="A name from `verl-reward list`."),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    readme: bool = typer.Option(
+        False, "--readme", help="Print the README of the plugin's distribution instead."
+    ),
 ) -> None:
     """Show what a plugin does, its settings, and an example.
 
     The plugin is imported; nothing is loaded or downloaded.
     """
     registry = PluginRegistry()
+    if readme:
+        typer.echo(_readme(registry.check(name)))
+        return
     with contextlib.redirect_stdout(sys.stderr):  # a plugin may print while it is imported
         provider = registry.provider(name)
         facts = describe(provider, registry.check(name))
@@ -71,10 +80,39 @@ def describe(provider: type[RewardProvider[Any]], record: PluginRecord) -> dict[
         "deterministic": provider.deterministic,
         "order_tolerance": provider.order_tolerance,
         "thread_safe": provider.thread_safe,
+        "readme": None if (path := readme_path(record.dist)) is None else str(path),
         "settings": [asdict(setting) for setting in settings.settings(schema)],
         "config_schema": schema,
         "example": settings.example_yaml(record.name, provider.role, kwargs),
     }
+
+
+def readme_path(dist: str) -> Path | None:
+    """The README of a distribution that is installed in place (``pip install -e``), else None."""
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    found = json.loads(distribution(dist).read_text("direct_url.json") or "{}")  # PEP 610
+    if not found.get("dir_info", {}).get("editable"):
+        return None
+    path = Path(url2pathname(urlsplit(found["url"]).path)) / "README.md"
+    return path if path.is_file() else None
+
+
+def _description(dist: str) -> str:
+    """What a distribution took along of its README when it was built; may be empty."""
+    return str(distribution(dist).metadata.json.get("description") or "").strip()
+
+
+def _readme(record: PluginRecord) -> str:
+    path = readme_path(record.dist)
+    text = path.read_text("utf-8") if path is not None else _description(record.dist)
+    if not text:
+        raise ConfigError(
+            f"{record.source} brings no README",
+            hint=f"`verl-reward info {record.name}` shows what the plugin says of itself",
+        )
+    return text
 
 
 def _instance(
@@ -121,6 +159,13 @@ def _print(facts: dict[str, Any]) -> None:
         out.print("It has nothing to configure.\n")
     out.print(Text("Example", style="bold"))
     out.print(Text(facts["example"].rstrip(), style="green"), soft_wrap=True)
+    if facts["readme"] is not None:
+        from verl_core.trainer.near import near
+
+        out.print(Text(f"\nMore: {near(Path(facts['readme']))}", style="dim"), soft_wrap=True)
+    elif _description(facts["dist"]):
+        more = f"\nMore: `verl-reward info {facts['name']} --readme`"
+        out.print(Text(more, style="dim"), soft_wrap=True)
 
 
 def _print_traits(out: Console, facts: dict[str, Any]) -> None:

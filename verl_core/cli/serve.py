@@ -132,6 +132,7 @@ def _server(
 @contextmanager
 def _located(cfg: RunConfig) -> Iterator[None]:
     """Give an error that names a YAML path that path's file, line and column."""
+    from verl_core.config.places import located
     from verl_reward_sdk.errors import ConfigError
 
     try:
@@ -139,8 +140,7 @@ def _located(cfg: RunConfig) -> Iterator[None]:
     except ConfigError as error:
         if error.path is None or error.file is not None:
             raise
-        place = cfg.error(error.path, "")
-        raise error.with_location(file=place.file, line=place.line, column=place.column) from error
+        raise located(cfg.root, error) from error
 
 
 @contextmanager

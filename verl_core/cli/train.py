@@ -77,13 +77,16 @@ def command(
 
 def _check(cfg: RunConfig) -> None:
     from rich.console import Console
+    from rich.text import Text
 
     from verl_core.plugins import PluginRegistry
     from verl_core.trainer.preflight import preflight
 
     checked = preflight(cfg, PluginRegistry(), load_rewards=True)
     console = Console()
-    console.print(f"[green]ok[/green] {cfg.source}: nothing is wrong that can be seen from here")
+    # soft_wrap: in a pipe or a narrow terminal too, the path stays in one piece.
+    said = f" {cfg.source}: nothing is wrong that can be seen from here"
+    console.print(Text.assemble(("ok", "green"), said), soft_wrap=True)
     for stage in checked.pipeline.graph.stages:
         names = ", ".join(node.name for node in stage.nodes)
         console.print(f"  {stage.name:<10} {names}", highlight=False)
@@ -100,11 +103,16 @@ def _train(
     # something else they then take turns with it, and a run gets ten times slower. A short spin
     # costs an idle machine next to nothing. torch's OpenMP reads this when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    from verl_core.plugins import PluginRegistry
+    from verl_core.trainer.preflight import preflight
+
+    checked = preflight(cfg, PluginRegistry(), resume=resume)
+    # Only now, since these import torch, which takes seconds.
     from verl_core.trainer.finish import finish, note_failure
     from verl_core.trainer.setup import Session
     from verl_core.trainer.train import train
 
-    session = Session(cfg, resume=resume, plain=plain)
+    session = Session(cfg, resume=resume, plain=plain, checked=checked)
     with session as run:
         try:
             outcome = train(run)
@@ -118,7 +126,7 @@ def _again(config: Path, settings: list[str], run: Run) -> str:
     """The command that goes on with this run."""
     import shlex
 
-    from verl_core.trainer.report.summary import near
+    from verl_core.trainer.near import near
 
     called = Path(sys.argv[0])
     program = near(called) if called.name == "verl-reward" else "verl-reward"

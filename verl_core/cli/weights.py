@@ -26,7 +26,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the server's answer.
 @app.command("get")
 def get(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show the weights, their pins and schedules."""
-    _show(ControlClient(url).weights(), as_json)
+    client = ControlClient(url)
+    if as_json:
+        _print_json(client.weights())
+        return
+    found = client.weights()
+    _show(found, client.health())
 
 
 @app.command("set")
@@ -48,7 +53,18 @@ def set_(
         headers["X-Verl-Reason"] = quote(reason)
     if if_revision is not None:
         headers["If-Match"] = f'"{if_revision}"'
-    _show(ControlClient(url).change(_parsed(changes), headers), as_json)
+    parsed, client = _parsed(changes), ControlClient(url)
+    if as_json:
+        _print_json(client.change(parsed, headers))
+        return
+    before, health = client.weights(), client.health()
+    after = client.change(parsed, headers)
+    _show(after, health)
+    if _same(before, after):
+        typer.echo(
+            f"Nothing is different: these values were pinned already. The request is noted in the"
+            f" audit log as revision {after['revision']}."
+        )
 
 
 @app.command("history")
@@ -60,9 +76,13 @@ def history(
     """Show who changed which weight when, and why."""
     found = ControlClient(url).history(limit)
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        _print_json(found)
     else:
         _show_history(found)
+
+
+def _print_json(found: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 def _user() -> str:
@@ -73,7 +93,9 @@ def _user() -> str:
 
 
 def _parsed(changes: Sequence[str]) -> dict[str, float]:
+    """The numbers by name; an error tells all that give none."""
     parsed: dict[str, float] = {}
+    wrong: list[str] = []
     for change in changes:
         name, equals, text = change.partition("=")
         try:
@@ -81,28 +103,42 @@ def _parsed(changes: Sequence[str]) -> dict[str, float]:
         except ValueError:
             value = None
         if not equals or not name or value is None:
-            hint = "write NAME=VALUE, as in accuracy=2"
-            raise ConfigError(f"{change!r} does not give a weight", hint=hint)
-        if name in parsed:
-            raise ConfigError(f"{name!r} is given twice", hint="give each weight once")
-        parsed[name] = value
+            wrong.append(f"{change!r} does not give a weight")
+        elif name in parsed:
+            wrong.append(f"{name!r} is given twice")
+        else:
+            parsed[name] = value
+    if wrong:
+        hint = "write NAME=VALUE, each name once, as in accuracy=2"
+        raise ConfigError("\n".join(wrong), hint=hint)
     return parsed
 
 
-def _show(found: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
+def _same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether the change from `before` to `after` changed nothing, and nobody else came between."""
+    alone = after["revision"] == before["revision"] + 1
+    return alone and all(before[key] == after[key] for key in ("weights", "pinned"))
+
+
+def _show(found: Mapping[str, Any], health: Mapping[str, Any]) -> None:
+    """Print an answer's weights.
+
+    Args:
+        found: of `ControlClient.weights` or `ControlClient.change`.
+        health: of `ControlClient.health`, for how far the run has come.
+    """
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     from verl_core.cli.display import console
+    from verl_core.trainer.weight_text import setting_text
 
     out = console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("Mount", style="bold cyan", overflow="fold")
-    table.add_column("Weight", justify="right")
+    # Schedules move: these are the values of one step, which may be one that is still to come.
+    table.add_column(f"Weight at step {found['step']}", justify="right")
     table.add_column("", overflow="fold")
     for name, weight in found["weights"].items():
         schedule = found["schedules"].get(name)
@@ -113,9 +149,11 @@ def _show(found: Mapping[str, Any], as_json: bool) -> None:
             notes.append(escape(setting_text(schedule)))
         table.add_row(escape(name), f"{weight:g}", " ".join(notes))
     run = f"[bold]{escape(found['run_id'])}[/]"
-    out.print(f"Run {run}, revision {found['revision']}, at step {found['step']}", highlight=False)
+    done = f", {health['step']} of {health['steps']} steps trained" if "steps" in health else ""
+    out.print(f"Run {run}{done}", highlight=False)
     out.print(table)
-    out.print(f"In effect from step {found['effective_step']} on.", highlight=False)
+    since = f"Revision {found['revision']}, in effect from step {found['effective_step']} on."
+    out.print(since, highlight=False)
 
 
 def _show_history(found: Mapping[str, Any]) -> None:
@@ -124,6 +162,7 @@ def _show_history(found: Mapping[str, Any]) -> None:
     from rich.text import Text
 
     from verl_core.cli.display import console
+    from verl_core.trainer.weight_text import change_texts
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading in ("Revision", "From step"):
@@ -136,37 +175,9 @@ def _show_history(found: Mapping[str, Any]) -> None:
             str(entry["effective_step"]),
             entry["time"].replace("T", " ").partition(".")[0],
             Text(entry["author"], style="cyan"),
-            Text("\n".join(changes_text(entry["before"], entry["after"]))),
+            Text("\n".join(change_texts(entry["before"], entry["after"])) or "(the same values)"),
             Text(entry["reason"] or ""),
         )
     out = console()
     out.print(Text.assemble("Run ", (found["run_id"], "bold")))
     out.print(table)
-
-
-def setting_text(setting: float | Mapping[str, Any]) -> str:
-    """A weight's setting in words: ``2``, or ``linear 2 → 0.5, steps 0 to 200``."""
-    if not isinstance(setting, Mapping):
-        return f"{setting:g}"
-    ((kind, body),) = setting.items()
-    if kind == "linear":
-        end = body["start"] + body["steps"]
-        return f"linear {body['from']:g} → {body['to']:g}, steps {body['start']} to {end}"
-    if kind == "step":
-        stairs = "".join(f", {value:g} from step {step}" for step, value in body["at"])
-        return f"{body['from']:g}{stairs}"
-    return f"{kind} {json.dumps(body)}"
-
-
-def changes_text(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What a revision changed, a line a mount."""
-    if not before:
-        return [f"{name} {setting_text(setting)}" for name, setting in after.items()]
-    was = {name: setting_text(setting) for name, setting in before.items()}
-    lines = [
-        f"{name} {was.get(name, 'new')} → {setting_text(setting)}"
-        for name, setting in after.items()
-        if before.get(name) != setting
-    ]
-    lines += [f"{name} removed" for name in before if name not in after]
-    return lines or ["(the same values)"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,28 @@ if TYPE_CHECKING:
 _HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
 
 
+@dataclass(frozen=True)
+class Examined:
+    """A run that was looked at.
+
+    Args:
+        problems: everything that is wrong with it, each with its place.
+        train: rows of the training file; none where it cannot be read.
+        held_out: rows of the evaluation file; none where there is no such file.
+    """
+
+    problems: Sequence[ConfigError]
+    train: Sequence[DataRow]
+    held_out: Sequence[DataRow]
+
+
+def examine(config: RunConfig, registry: PluginRegistry) -> Examined:
+    """`check_run`, and the rows that it has read for that, so that nobody reads them again."""
+    check = _Check(config, registry)
+    problems = check.problems()
+    return Examined(problems, check.rows.get("train", ()), check.rows.get("eval", ()))
+
+
 def check_run(config: RunConfig, registry: PluginRegistry) -> list[ConfigError]:
     """Everything that is wrong with a run, each with its place; empty where nothing is.
 
@@ -42,6 +65,7 @@ class _Check:
         self.registry = registry
         self.root: Node = config.root
         self.found: list[ConfigError] = []
+        self.rows: dict[str, Sequence[DataRow]] = {}
 
     def problems(self) -> list[ConfigError]:
         self.extensions()
@@ -163,6 +187,7 @@ class _Check:
         except ConfigError as error:
             self.keep(("data", key), error)
             return
+        self.rows[key] = rows
         try:
             require_columns(rows, sorted(needed), needed)
         except ConfigError as error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
 from verl_core.config.base import Items, Model
 from verl_core.config.mount_rules import DOTTED
+from verl_core.config.names import composed
 from verl_core.config.problems import Finding, refuse
 from verl_reward_sdk.errors import did_you_mean, nearest
 
@@ -20,7 +21,7 @@ STAGES = ("rollout", "reward", "advantage", "update")
 class NodeConfig(Model):
     """A node of one's own: ``{name, node_class, init_kwargs}``."""
 
-    name: str
+    name: Annotated[str, AfterValidator(composed)]
     """What it is called in messages and logs."""
     node_class: str
     """``module.Class``, from the config's folder or an installed package."""
@@ -39,7 +40,8 @@ def _form(value: Any) -> str:
 
 
 Entry = Annotated[
-    Annotated[str, Tag("name")] | Annotated[NodeConfig, Tag("node")], Discriminator(_form)
+    Annotated[str, AfterValidator(composed), Tag("name")] | Annotated[NodeConfig, Tag("node")],
+    Discriminator(_form),
 ]
 Stage = Annotated[Items[Entry], Field(min_length=1)]
 

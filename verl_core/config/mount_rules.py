@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from verl_core.config.condition import ConditionError, parse_condition
-from verl_core.config.names import NAME, RESERVED
+from verl_core.config.mount_keys import MountKeys
+from verl_core.config.names import RESERVED, mount_name_problem
 from verl_core.config.problems import Finding
-
-if TYPE_CHECKING:
-    from verl_core.config.mount import MountConfig
 
 #: Keys that say something about a gate only, and about a summed reward only.
 GATE_KEYS = (
@@ -25,7 +22,7 @@ REWARD_KEYS = ("weight", "missing", "on_error", "max_error_rate", "normalize")
 DOTTED = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)+$")
 
 
-def findings_of(mount: MountConfig) -> list[Finding]:
+def findings_of(mount: MountKeys) -> list[Finding]:
     """All that is inconsistent in a mount whose keys are right one by one."""
     return [
         *_name_findings(mount),
@@ -36,21 +33,15 @@ def findings_of(mount: MountConfig) -> list[Finding]:
     ]
 
 
-def _name_findings(mount: MountConfig) -> list[Finding]:
-    if mount.name in RESERVED:
-        return [Finding((), f"the name {mount.name!r} is taken by the log", "give another name:")]
-    if not NAME.match(mount.name):
-        return [
-            Finding(
-                (),
-                f"{mount.name!r} is no name: letters, digits, _ and -, a letter first",
-                "give another name:",
-            )
-        ]
-    return []
+def _name_findings(mount: MountKeys) -> list[Finding]:
+    problem = mount_name_problem(mount.name)
+    if not problem:
+        return []
+    other = f"{mount.name}_score" if mount.name in RESERVED else "tone"
+    return [Finding((), problem, f"call it something else, as in name: {other}")]
 
 
-def _source_findings(mount: MountConfig) -> list[Finding]:
+def _source_findings(mount: MountKeys) -> list[Finding]:
     if mount.plugin is not None and mount.node_class is not None:
         return [Finding(("node_class",), "plugin: and node_class: exclude each other")]
     if mount.plugin is None and mount.node_class is None:
@@ -66,7 +57,7 @@ def _source_findings(mount: MountConfig) -> list[Finding]:
     return []
 
 
-def _role_findings(mount: MountConfig) -> list[Finding]:
+def _role_findings(mount: MountKeys) -> list[Finding]:
     given = mount.model_fields_set
     if not mount.is_gate:
         return [
@@ -80,7 +71,7 @@ def _role_findings(mount: MountConfig) -> list[Finding]:
         Finding(
             (key,),
             f"a gate has no {key}",
-            "what counts is its penalty:" if key == "weight" else "fail_open: decides for a gate",
+            "its penalty: is what counts" if key == "weight" else "fail_open: decides for a gate",
         )
         for key in REWARD_KEYS
         if key in given
@@ -91,7 +82,7 @@ def _role_findings(mount: MountConfig) -> list[Finding]:
     return findings
 
 
-def _condition_findings(mount: MountConfig) -> list[Finding]:
+def _condition_findings(mount: MountKeys) -> list[Finding]:
     findings = []
     for key in ("applies_to", "when", "only_if"):
         text = getattr(mount, key)
@@ -107,7 +98,7 @@ def _condition_findings(mount: MountConfig) -> list[Finding]:
     return findings
 
 
-def _value_findings(mount: MountConfig) -> list[Finding]:
+def _value_findings(mount: MountKeys) -> list[Finding]:
     findings = []
     if mount.scale == 0:
         findings.append(Finding(("scale",), "must not be 0", "weight: 0 turns a mount off"))

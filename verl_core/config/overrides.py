@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from verl_core.config.document import parse_yaml
 from verl_core.config.forms import to_full_form
 from verl_core.config.mount import MountConfig
+from verl_core.config.names import composed
 from verl_core.config.places import name_of, shown_value
 from verl_core.config.problems import known_keys
 from verl_core.config.tree import Node, Origin
@@ -108,6 +109,7 @@ def _mount(root: Node, section: str, name: str, origin: Origin) -> Node:
     if depth < len(path) or not isinstance(node.value, list):
         raise _error(origin, f"the file has no {section}:")
     names = [name_of(mount) for mount in node.value]
+    name = composed(name)
     if name not in names:
         known = [known for known in names if known is not None]
         raise _error(origin, f"no mount is called {name!r}", did_you_mean(name, known))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 from verl_core.config.names import mount_name
-from verl_core.config.tree import Key, Node, YamlPath
+from verl_core.config.tree import Key, Node, Origin, YamlPath, wrap
 from verl_reward_sdk.errors import ConfigError
 
 _SECRET = re.compile(r"(^|_)(api_?key|token|secret|password|passwd|authorization)$", re.IGNORECASE)
@@ -13,14 +16,74 @@ _MOUNTS: tuple[YamlPath, ...] = (("reward",), ("eval_reward", "reward"))
 
 
 def error_at(root: Node, path: YamlPath, message: str, *, hint: str = "") -> ConfigError:
-    """An error at `path` of the tree, or at the deepest of its parents that is there."""
+    """An error at `path` of the tree, or at the deepest of its parents that is written.
+
+    Where not even its section is written, the file is named without a line: any line would be an
+    unrelated one. A setting that is not written is shown with its default: ``server.port (default
+    8000)``.
+    """
     node, depth = root.find(path)
-    is_scalar = depth == len(path) and not isinstance(node.value, dict | list)
-    origin = node.origin if is_scalar else node.key_origin or node.origin
     shown = shown_path(root, path)
+    made_up = depth == 1 and node.key_origin is None  # by the reader: a written key has a place
+    if made_up or depth < len(path):
+        origin = Origin(root.origin.file) if made_up else _nearest_origin(root, node, depth, shown)
+        return origin.error(message, path=shown + _default_note(path), hint=hint)
+    is_scalar = not isinstance(node.value, dict | list)
+    origin = node.origin if is_scalar else node.key_origin or node.origin
     if origin.path is not None and origin.path.count(".") >= shown.count("."):
         shown = origin.path
     return origin.error(message, path=shown or None, hint=hint)
+
+
+def located(root: Node, error: ConfigError, otherwise: str = "") -> ConfigError:
+    """`error` with the place of its YAML path (or of `otherwise`), unless it names a file itself.
+
+    Args:
+        root: the tree that the path belongs to.
+        error: of somebody who knows the path, such as ``server.port``, but no file.
+        otherwise: the path of an error that names none.
+    """
+    place = error_at(root, tree_path(root, error.path or otherwise), "")
+    found = error.with_location(
+        file=place.file, line=place.line, column=place.column, path=place.path
+    )
+    if error.file is None:
+        found.path = place.path
+    return found
+
+
+def _nearest_origin(root: Node, node: Node, depth: int, shown: str) -> Origin:
+    """Where to point for the path `shown`, of which only `node`, `depth` keys deep, is there."""
+    origin = node.key_origin or node.origin
+    typed = origin.path is not None and not shown.startswith(f"{origin.path}.")
+    if depth == 0 or typed:  # `typed`: an override of a setting beside it
+        return Origin(root.origin.file)
+    return origin
+
+
+def _default_note(path: YamlPath) -> str:
+    """`` (default 8000)``; nothing where the setting has no default of its own."""
+    from verl_core.config.run import RunConfig  # which imports this file
+
+    field = _field(RunConfig, path)
+    if field is None or field.is_required():
+        return ""
+    value = field.get_default()
+    if isinstance(value, BaseModel):
+        return " (default)"
+    return f" (default {shown_value(wrap(value, Origin(None)), path)})"
+
+
+def _field(model: type[BaseModel], path: YamlPath) -> FieldInfo | None:
+    *sections, last = path
+    for key in sections:
+        field = model.model_fields.get(str(key))
+        if field is None or not isinstance(field.annotation, type):
+            return None
+        if not issubclass(field.annotation, BaseModel):
+            return None
+        model = field.annotation
+    return model.model_fields.get(str(last))
 
 
 def shown_path(root: Node, path: YamlPath) -> str:

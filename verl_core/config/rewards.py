@@ -74,7 +74,8 @@ def _duplicates(mounts: Sequence[MountConfig], at: tuple[str | int, ...]) -> lis
         if first.setdefault(mount.name, index) != index:
             both = f"numbers {first[mount.name] + 1} and {index + 1}"
             message = f"two mounts are called {mount.name!r} ({both})"
-            findings.append(Finding((*at, index), message, "give one of them another name:"))
+            hint = f"call one of them something else, as in name: {mount.name}_{index + 1}"
+            findings.append(Finding((*at, index), message, hint))
     return findings
 
 

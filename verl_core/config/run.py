@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 from typing_extensions import Self
 
 from verl_core.config.base import Items, Model
@@ -17,6 +17,7 @@ from verl_core.config.document import dump_yaml, load_yaml
 from verl_core.config.interpolate import interpolate
 from verl_core.config.mount import MountConfig
 from verl_core.config.mount_rules import GATE_KEYS, REWARD_KEYS
+from verl_core.config.names import composed, run_name_problem
 from verl_core.config.overrides import apply_overrides
 from verl_core.config.places import error_at, shown_value, tree_path
 from verl_core.config.problems import Finding, problems_of, raise_all, refuse
@@ -40,7 +41,6 @@ from verl_core.config.sections import (
 from verl_core.config.tree import Node, Origin, YamlPath, wrap
 from verl_reward_sdk.errors import ConfigError
 
-_FOLDER_NAME = re.compile(r"\w[\w.-]*")
 #: Relative paths that count from the current folder when they come from the command line.
 _PATHS: tuple[YamlPath, ...] = (("data", "train"), ("data", "eval"))
 _MODELS: tuple[YamlPath, ...] = (("model", "path"), ("model", "critic"))
@@ -49,7 +49,7 @@ _MODELS: tuple[YamlPath, ...] = (("model", "path"), ("model", "critic"))
 class RunConfig(Model):
     """The YAML of a run."""
 
-    name: str
+    name: Annotated[str, AfterValidator(composed)]
     """The run's name, and its folder's under `output`. By default the file's name."""
     seed: int = Field(default=0, ge=0, lt=1 << 32)
     """Of every random draw."""
@@ -91,9 +91,9 @@ class RunConfig(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         findings = mount_findings(self.reward, self.fusion, ("reward",))
-        if not _FOLDER_NAME.fullmatch(self.name):
-            message = f"{self.name!r} is no name of a folder: letters, digits, _ . and -"
-            findings.append(Finding(("name",), message))
+        problem = run_name_problem(self.name)
+        if problem:
+            findings.append(Finding(("name",), problem, "write name: in the file, or name=…"))
         if all(mount.is_gate for mount in self.reward):
             findings.append(Finding(("reward",), "there are only gates, nothing gives a reward"))
         if self.eval_reward is not None:
@@ -143,7 +143,11 @@ class RunConfig(Model):
         return error_at(root, keys, message, hint=hint)
 
     def to_yaml(self) -> str:
-        """The resolved config; `load_run_config` reads the same values back, from any folder."""
+        """The resolved config; `load_run_config` reads the same values back, from any folder.
+
+        Secrets among the arguments of plugins are left out, once `provider_config` has read them
+        (`verl_core.config.secrets`): they must be given again.
+        """
         data = self.model_dump(mode="json", exclude={"reward", "eval_reward", "dataflow"})
         written: dict[str, Any] = {}
         for key, value in data.items():
@@ -174,7 +178,7 @@ def _mount_form(mount: MountConfig) -> dict[str, Any]:
     other_role = REWARD_KEYS if mount.is_gate else GATE_KEYS
     data = mount.model_dump(mode="json", exclude_none=True, exclude=set(other_role))
     if mount.init_kwargs:
-        data["init_kwargs"] = mount.init_kwargs
+        data["init_kwargs"] = mount.shown_kwargs()
     return {key: value for key, value in data.items() if value not in ([], {})}
 
 
@@ -221,7 +225,7 @@ def _complete(root: Node, path: Path) -> Path:
         # so that the error names the key that is missing: model.path, data.train
         if root.value.get(section) is None:
             root.value[section] = Node({}, origin)
-    stem = re.sub(r"[^\w.-]+", "-", path.stem).lstrip(".-") or "run"
+    stem = re.sub(r"[^\w.-]+", "-", composed(path.stem)).lstrip(".-").rstrip(".") or "run"
     root.value.setdefault("name", Node(stem, origin))
     given = root.value.get("base_dir")
     text = given.value if given is not None and isinstance(given.value, str) else "."

@@ -1,4 +1,4 @@
-"""The forms of a mount's weight: a number, or a schedule over steps.
+"""The forms of a mount's weight: a number from 0 to a million, or a schedule over steps.
 
 These are forms only; `verl_core.rewards.schedules` computes with them.
 """
@@ -11,10 +11,11 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
 from verl_core.config.base import Model
+from verl_core.config.limits import MAX_WEIGHT
 from verl_core.config.problems import Finding, refuse
 from verl_reward_sdk.errors import did_you_mean
 
-Amount = Annotated[float, Field(ge=0.0)]
+Amount = Annotated[float, Field(ge=0.0, le=MAX_WEIGHT)]
 KINDS = ("linear", "step")
 LATER_KINDS = ("cosine",)
 

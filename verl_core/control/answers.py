@@ -101,7 +101,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 _SAID = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or If-Match is no list of entity tags.",
     401: "The token is missing or wrong.",
     412: "If-Match names another revision; ETag is the newest.",
     413: "The body is too large.",

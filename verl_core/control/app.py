@@ -11,6 +11,7 @@ from verl_core import __version__
 from verl_core.control.answers import ProblemDocument
 from verl_core.control.documents import add_documents
 from verl_core.control.guard import Guard
+from verl_core.control.head import HeadAsGet
 from verl_core.control.problem import install_handlers
 from verl_core.control.routers.health import health_router
 from verl_core.control.routers.providers import providers_router
@@ -39,6 +40,7 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
+    app.add_middleware(HeadAsGet, foreign=tuple(state.routes))
     hosts = (*state.allowed_hosts, *allowed_hosts)
     app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=state.max_body)
     install_handlers(app, state.run_id)

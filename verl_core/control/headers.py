@@ -17,7 +17,9 @@ REASON = "X-Verl-Reason"
 DEFAULT_AUTHOR = "http"
 
 T = TypeVar("T")
-_TAG = re.compile(r'\s*(?:W/)?"([^"]*)"\s*|\s*(\d+)\s*')
+_TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+_TAGS = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))*")
+_REVISION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def author_of(request: Request) -> str:
@@ -57,31 +59,27 @@ def _wrong(name: str, detail: str) -> Problem:
     return Problem(422, "invalid-request", f"{name}: {detail}. Nothing was changed.", errors=errors)
 
 
-def expected_revision(request: Request, current: int) -> int | None:
-    """The revision that ``If-Match`` asks for; None: any.
+def expected_revisions(request: Request) -> frozenset[int] | None:
+    """The revisions that ``If-Match`` (RFC 9110, 13.1.1) lets a change replace; None: any.
 
-    Args:
-        request: the request.
-        current: the newest revision, which is picked where the header lists several.
+    Tags are compared strongly: a weak one, and one that was never ours, matches nothing, so that
+    the answer may be an empty set.
 
     Raises:
-        Problem: 400, it is no list of entity tags.
+        Problem: 400, it is neither ``*`` nor a list of entity tags.
     """
-    header = request.headers.get("if-match")
-    if header is None or header.strip() == "*":
+    lines = request.headers.getlist("if-match")
+    if not lines:
         return None
-    revisions = [_revision(part) for part in header.split(",")]
-    return current if current in revisions else revisions[0]
-
-
-def _revision(part: str) -> int:
-    found = _TAG.fullmatch(part)
-    if found is None:
-        detail = f'If-Match is {part.strip()[:100]!r}, no entity tag such as "7"'
-        raise Problem(400, "invalid-request", detail)
-    text = found[1] if found[1] is not None else found[2]
-    # A weak tag, or one that is no number of ours, never equals a revision (RFC 9110, 13.1.1).
-    is_ours = (
-        text.isascii() and text.isdigit() and len(text) < 19 and not part.strip().startswith("W/")
-    )
-    return int(text) if is_ours else -1
+    header = ", ".join(lines).strip(" \t")
+    if header == "*":
+        return None
+    if _TAGS.fullmatch(header) is None or not _TAG.search(header):
+        detail = (
+            f"If-Match is {header[:100]!r}; send the ETag of the last answer with its quotes, as in"
+            ' If-Match: "7", a list of them, or * for any revision. Nothing was changed.'
+        )
+        errors = [{"parameter": "If-Match", "detail": "no list of entity tags"}]
+        raise Problem(400, "invalid-request", detail, errors=errors)
+    texts = [tag[2] for tag in _TAG.finditer(header) if not tag[1]]
+    return frozenset(int(text) for text in texts if _REVISION.fullmatch(text))

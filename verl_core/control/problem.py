@@ -149,7 +149,8 @@ def install_handlers(app: FastAPI, run_id: str) -> None:
         headers = dict(error.headers or {})
         known = app.openapi()["paths"].get(request.url.path)
         if error.status_code == 405 and known:  # Starlette names the first route's methods only
-            headers["Allow"] = ", ".join(sorted(known)).upper()
+            methods = {method.upper() for method in known} | ({"HEAD"} if "get" in known else set())
+            headers["Allow"] = ", ".join(sorted(methods))
         kind = _KINDS.get(error.status_code, "http")
         return Problem(error.status_code, kind, detail, headers=headers).response(run_id=run_id)
 

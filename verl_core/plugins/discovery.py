@@ -70,16 +70,19 @@ def discover(group: str, allowed: AllowList) -> tuple[Offer, ...]:
 
 
 def _distributions(group: str) -> Iterator[metadata.Distribution]:
-    names: dict[str, str] = {}
+    found: dict[str, metadata.Distribution] = {}
     for dist in metadata.distributions():
         # The text is searched before it is parsed, and METADATA (slow to parse) read last: an
         # environment holds hundreds of distributions, and few of them are plugins.
         if group in (_read(dist, "entry_points.txt") or ""):
             name = _name(dist)
             if name:
-                names.setdefault(normalise(name), name)
-    for name in names.values():
-        yield metadata.distribution(name)
+                found.setdefault(normalise(name), dist)
+    for dist in found.values():
+        try:
+            yield metadata.distribution(_name(dist) or "")
+        except (metadata.PackageNotFoundError, ValueError):
+            yield dist  # its folder goes by another name than its METADATA
 
 
 def _read(dist: metadata.Distribution, file: str) -> str | None:
@@ -92,11 +95,17 @@ def _read(dist: metadata.Distribution, file: str) -> str | None:
 def _name(dist: metadata.Distribution) -> str | None:
     if _read(dist, "METADATA") is None and _read(dist, "PKG-INFO") is None:
         return None  # what an interrupted uninstall leaves behind
-    return dist.metadata["Name"]
+    return _field(dist, "Name")
+
+
+def _field(dist: metadata.Distribution, name: str) -> str | None:
+    """A field of its METADATA, or None; no Python warns of one that is missing."""
+    fields = dist.metadata
+    return str(fields[name]).strip() if name in fields else None
 
 
 def _offers(dist: metadata.Distribution, group: str) -> Iterator[Offer]:
-    name, version = dist.metadata["Name"], dist.version or "unknown"
+    name, version = _field(dist, "Name") or "unknown", _field(dist, "Version") or "unknown"
     location = str(dist.locate_file(""))
     try:
         entries = [entry for entry in dist.entry_points if entry.group == group]
@@ -105,7 +114,7 @@ def _offers(dist: metadata.Distribution, group: str) -> Iterator[Offer]:
         record = PluginRecord(normalise(name), "broken", reason, name, version, None, "")
         yield Offer(record, location)
         return
-    refusal = _sdk_refusal(dist.requires or [])
+    refusal = _sdk_refusal(_requirements(dist))
     for entry, value in {(normalise(entry.name), entry.value): None for entry in entries}:
         record = PluginRecord(entry, "available", None, name, version, None, value)
         if refusal is not None:
@@ -114,6 +123,13 @@ def _offers(dist: metadata.Distribution, group: str) -> Iterator[Offer]:
             reason = f"its entry point is {value!r}; it must be the name of a module"
             record = replace(record, state="broken", reason=reason)
         yield Offer(record, location)
+
+
+def _requirements(dist: metadata.Distribution) -> Sequence[str]:
+    try:
+        return [str(text) for text in dist.requires or ()]
+    except (OSError, UnicodeDecodeError):
+        return ()  # as in `_read`
 
 
 def _sdk_refusal(requirements: Sequence[str]) -> str | None:
@@ -125,14 +141,17 @@ def _sdk_refusal(requirements: Sequence[str]) -> str | None:
     ]
     if not ours:
         return None
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in ours:
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:
+            marker = requirement.marker
+            applies = marker is None or marker.evaluate({"extra": ""})
+        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
             return f"its requirement {text!r} cannot be read"
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        if not applies:
             continue
         if not requirement.specifier.contains(sdk_version, prereleases=True):
             return f"needs {_SDK}{requirement.specifier}, and {sdk_version} is installed"

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from verl_core.config.condition import Condition
 from verl_core.config.mount import MountConfig
 from verl_core.config.provider import provider_config
+from verl_core.config.secrets import without
 from verl_core.rewards.conditions import column_condition, score_condition
 from verl_core.rewards.execution import Limits, make_runner
 from verl_core.rewards.missing import scaled_range
 from verl_core.rewards.mount import Mount
+from verl_core.rewards.process_state import kept
+from verl_core.rewards.raised import is_interrupt, told
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 from verl_reward_sdk.protocols import FusionPolicy, MountInfo
 from verl_reward_sdk.provider import RewardProvider
@@ -39,17 +42,10 @@ def build_mount(
             cannot be used; the YAML path says which.
     """
     path = f"reward.{config.name}"
-    make = _maker(config, base_dir, registry, node_factory, path)
-    provider = make()
-    try:
-        low, high = (float(bound) for bound in provider.score_range)
-        reads = frozenset(provider.reads)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{type(provider).__name__} declares no usable score_range and reads: {error}",
-            path=path,
-            hint="this is a fault of the plugin",
-        ) from error
+    with kept(f"mount {config.name!r} ({config.plugin or config.node_class})"):
+        make = _maker(config, base_dir, registry, node_factory, path)
+        provider = make()
+        (low, high), reads = _declared(provider, path)
     _check_role(config, provider, path)
     execution = config.execution or provider.execution
     queue_timeout = config.timeout if config.queue_timeout is None else config.queue_timeout
@@ -74,6 +70,25 @@ def build_mount(
         only_if=_condition(config, "only_if", score_condition, path),
         when=_condition(config, "when", score_condition, path),
     )
+
+
+def _declared(
+    provider: RewardProvider[Any], path: str
+) -> tuple[tuple[float, float], frozenset[str]]:
+    """Its score range and the columns it reads."""
+    try:
+        low, high = (float(bound) for bound in provider.score_range)
+        return (low, high), frozenset(provider.reads)
+    except ConfigError as error:
+        raise error.with_location(path=path) from error
+    except BaseException as error:
+        if is_interrupt(error) or isinstance(error, VerlRewardError):
+            raise
+        raise ConfigError(
+            f"{type(provider).__name__} declares no usable score_range and reads: {told(error)}",
+            path=path,
+            hint="this is a fault of the plugin",
+        ) from error
 
 
 def _condition(
@@ -108,10 +123,11 @@ def _maker(
     except ConfigError as error:
         raise error.with_location(path=f"{path}.plugin") from error
     settings = provider_config(provider.Config, config, base_dir)
-    return _guarded(lambda: provider(settings), f"the plugin {config.plugin!r}", path)
+    what = f"the plugin {config.plugin!r}"
+    return _guarded(lambda: provider(settings), what, path, config.secrets)
 
 
-def _guarded(make: Make, what: str, path: str) -> Make:
+def _guarded(make: Make, what: str, path: str, secrets: tuple[str, ...] = ()) -> Make:
     def guarded() -> RewardProvider[Any]:
         try:
             return make()
@@ -119,10 +135,11 @@ def _guarded(make: Make, what: str, path: str) -> Make:
             raise error.with_location(path=path) from error
         except VerlRewardError:
             raise
-        except Exception as error:
-            raise ConfigError(
-                f"{what} cannot be constructed: {type(error).__name__}: {error}", path=path
-            ) from error
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            said = without(told(error), secrets)
+            raise ConfigError(f"{what} cannot be constructed: {said}", path=path) from error
 
     return guarded
 

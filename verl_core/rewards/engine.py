@@ -9,10 +9,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from verl_core.config.rewards import RewardsConfig
+from verl_core.config.secrets import without
 from verl_core.rewards.build import NodeFactory, build_mount, check_policy, mount_info
 from verl_core.rewards.fusion import fusion_policy
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.mount import Mount
+from verl_core.rewards.process_state import kept
+from verl_core.rewards.raised import is_interrupt, told
 from verl_core.rewards.schedules import parse_schedule, value_at
 from verl_core.rewards.scoring import Scoring
 from verl_core.rewards.table import RewardTable
@@ -124,13 +127,17 @@ class RewardEngine:
                 return
             for mount in self.mounts.values():
                 try:
-                    mount.setup()
+                    with kept(f"mount {mount.name!r} ({mount.source})"):
+                        mount.setup()
                 except ConfigError as error:
                     raise error.with_location(path=mount.path) from error
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
+                    said = str(error) if isinstance(error, ProviderError) else told(error)
+                    said = without(said, mount.config.secrets)
                     raise ProviderError(
-                        f"mount {mount.name!r} ({mount.source}) cannot be loaded: "
-                        f"{type(error).__name__}: {error}"
+                        f"mount {mount.name!r} ({mount.source}) cannot be loaded: {said}"
                     ) from error
             self._loaded = True
 

@@ -1,17 +1,15 @@
-"""One row of a RewardTable, taken apart."""
+"""One row of a TableColumns, taken apart."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from verl_core.rewards.columns import MountColumn, TableColumns
 from verl_core.rewards.statuses import SEVERITY
 
-if TYPE_CHECKING:
-    from verl_core.rewards.table import MountColumn, RewardTable
 
-
-def explain_row(table: RewardTable, row: int) -> dict[str, Any]:
+def explain_row(table: TableColumns, row: int) -> dict[str, Any]:
     """As `RewardTable.explain`."""
     if not -len(table) <= row < len(table):
         raise IndexError(f"row {row} of a table of {len(table)} rows")

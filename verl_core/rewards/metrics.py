@@ -1,12 +1,11 @@
-"""The figures of a RewardTable, under the names that logs use."""
+"""The figures of a TableColumns, under the names that logs use."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from verl_core.rewards.answer import Bools, Floats
+from verl_core.rewards.columns import MountColumn, TableColumns
 from verl_core.rewards.statuses import (
     ABSTAINED,
     FAILED,
@@ -17,11 +16,8 @@ from verl_core.rewards.statuses import (
     VETO,
 )
 
-if TYPE_CHECKING:
-    from verl_core.rewards.table import MountColumn, RewardTable
 
-
-def table_metrics(table: RewardTable) -> dict[str, float]:
+def table_metrics(table: TableColumns) -> dict[str, float]:
     """As `RewardTable.metrics`."""
     figures: dict[str, float] = {}
     counted = ~table.blocked

@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from verl_core.config.condition import Condition
 from verl_core.config.mount import MountConfig
+from verl_core.config.secrets import without
 from verl_core.rewards.answer import Answer, Floats
 from verl_core.rewards.conditions import holds
 from verl_core.rewards.execution import Call, Runner
+from verl_core.rewards.raised import is_interrupt, told
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, VerlRewardError, did_you_mean
@@ -84,6 +86,7 @@ class Mount:
         self.generation = 1
         self._who = self.name if self.name == source else f"{self.name} ({source})"
         self.counters = Counters()
+        self._secrets = config.secrets
         self._reads = reads | frozenset(config.reads)
         self._lock = threading.Lock()
         self._state = "new"
@@ -146,15 +149,21 @@ class Mount:
                 answer = self._checked(call.future.result(), asked)
             except ContractError as broken:
                 error = broken if rows is None else _at(broken, rows)
-            except Exception as broken:  # noqa: BLE001 - a boundary: an answer nobody can read
+            except BaseException as broken:  # a boundary: an answer nobody can read
+                if is_interrupt(broken):
+                    raise
                 error = ContractError(
-                    f"the answer cannot be read ({type(broken).__name__}: {broken})",
+                    f"the answer cannot be read ({told(broken)})",
                     provider=self._who,
                     value=type(call.future.result()).__name__,
                     bound="RewardResult or a sequence of float | None",
                 )
         if error is not None:
             answer = _failed(error, asked)
+        if self._secrets:
+            answer.reasons = {
+                row: without(reason, self._secrets) for row, reason in answer.reasons.items()
+            }
         answer.seconds = call.seconds
         self._record(answer, asked)
         return answer if rows is None else _spread(answer, rows, n)
@@ -204,7 +213,10 @@ class Mount:
                 failed,
                 asked,
                 answer.first_reason(),
-                exc_info=None if isinstance(answer.error, VerlRewardError) else answer.error,
+                # A traceback repeats the error's own words, where a secret may be.
+                exc_info=None
+                if self._secrets or isinstance(answer.error, VerlRewardError)
+                else answer.error,
             )
 
     def describe(self, weight: float | None) -> dict[str, Any]:
@@ -242,22 +254,13 @@ def _at(error: ContractError, rows: Rows) -> ContractError:
 
 def _failed(error: BaseException, n: int) -> Answer:
     known = isinstance(error, VerlRewardError)
-    reason = str(error) if known else f"{type(error).__name__}: {_text_of(error)}"
+    reason = str(error) if known else told(error)
     return Answer(
         np.full(n, np.nan),
         np.full(n, FAILED, dtype=np.int8),
         reasons=dict.fromkeys(range(n), reason),
         error=error,
     )
-
-
-def _text_of(error: BaseException) -> str:
-    """What a provider's exception says, on one line and without control characters."""
-    try:
-        text = str(error)
-    except Exception as inner:  # noqa: BLE001  (somebody else's, and not even to be shown)
-        return f"(its text cannot be shown: {type(inner).__name__})"
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _spread(answer: Answer, rows: Rows, n: int) -> Answer:

@@ -271,7 +271,11 @@ def newest_run(path: Path) -> str | None:
 
 def _as_record(row: tuple[Any, ...]) -> Record:
     revision, run_id, time, author, reason, effective_step, settings = row
-    return Record(revision, run_id, time, author, reason, effective_step, _decode(settings))
+    try:
+        dials = _decode(settings)
+    except ValueError as error:
+        raise StoreError(f"revision {revision} holds what is no weight: {error}") from error
+    return Record(revision, run_id, time, author, reason, effective_step, dials)
 
 
 def _statements(script: str) -> Iterator[str]:

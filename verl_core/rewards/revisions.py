@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from verl_core.rewards.schedules import Schedule, Setting, setting_form, value_at
+from verl_core.rewards.schedules import Setting, setting_form, value_at
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def snapshot_of(record: Record, step: int) -> WeightSnapshot:
         schedules={
             name: dial.base.as_dict()
             for name, dial in record.dials.items()
-            if isinstance(dial.base, Schedule)
+            if not isinstance(dial.base, float)
         },
         author=record.author,
         reason=record.reason,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from verl_core.config.limits import MAX_WEIGHT
 from verl_reward_sdk.errors import did_you_mean
 
 
@@ -20,7 +21,7 @@ class Schedule(Protocol):
     """A weight as a function of the step."""
 
     def value(self, step: int) -> float:
-        """The weight at `step` (>= 0): finite and >= 0."""
+        """The weight at `step` (>= 0): from 0 to `MAX_WEIGHT`."""
         ...
 
     def as_dict(self) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def weight_value(value: object) -> float:
     """`value` as a weight.
 
     Raises:
-        ValueError: it is no number (a boolean is none), not finite, or below zero.
+        ValueError: it is no number (a boolean is none), not finite, or outside 0 to `MAX_WEIGHT`.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{_kind(value)} is not a number")
@@ -52,6 +53,8 @@ def weight_value(value: object) -> float:
         raise ValueError(f"{number} is not finite")
     if number < 0:
         raise ValueError(f"{number:g} is below 0")
+    if number > MAX_WEIGHT:
+        raise ValueError(f"{number!r} is above {MAX_WEIGHT:.0f}, the largest weight")
     return number + 0.0  # -0.0 becomes 0.0
 
 
@@ -182,7 +185,8 @@ def parse_schedule(obj: object) -> Setting:
         ValueError: what is wrong with it, in words that fit behind the weight's name.
     """
     if not isinstance(obj, Mapping):
-        return obj if isinstance(obj, Schedule) else weight_value(obj)
+        is_number = isinstance(obj, Real)  # tried first: a runtime Protocol is slow to compare with
+        return weight_value(obj) if is_number or not isinstance(obj, Schedule) else obj
     if len(obj) != 1:
         raise ValueError(f"a schedule has one key, one of {', '.join(_KINDS)}")
     kind, body = next(iter(obj.items()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+from verl_core.config.names import composed, spelt
 from verl_core.rewards.revisions import Dials
 from verl_core.rewards.schedules import weight_value
 from verl_reward_sdk.errors import VerlRewardError, did_you_mean, nearest
@@ -38,12 +39,19 @@ class WeightError(VerlRewardError):
 
 
 class StaleRevision(VerlRewardError):
-    """The change was meant for a revision that is no longer the newest. Nothing was changed."""
+    """The change was meant for a revision that is no longer the newest. Nothing was changed.
 
-    def __init__(self, expected: int, current: int) -> None:
-        self.expected = expected
+    Args:
+        expected: the revisions that would have done; none where none of this store was meant.
+        current: the newest.
+    """
+
+    def __init__(self, expected: Collection[int], current: int) -> None:
+        self.expected = tuple(sorted(expected))
         self.current = current
-        super().__init__(f"the change was made for revision {expected}, the newest is {current}")
+        names = " or ".join(map(str, self.expected))
+        meant = f"revision {names}" if names else "something that is no revision of these weights"
+        super().__init__(f"the change was made for {meant}, the newest is {current}")
 
 
 def check_author(author: str) -> str:
@@ -87,6 +95,8 @@ class WeightRules:
     ) -> dict[str, float]:
         """`changes` as weights; with `whole` they must name every mount.
 
+        Names are taken in their composed form, as the config's are.
+
         Raises:
             WeightError: with a reason for every key that is wrong (for the first 20 of them).
         """
@@ -94,17 +104,20 @@ class WeightRules:
             raise WeightError({"": "no weight was given"})
         errors = _Refusals()
         values: dict[str, float] = {}
-        for name, value in changes.items():
+        for key, value in changes.items():
+            name = composed(key)
             if self._known(name, dials, errors):
                 number = _number(value)
-                if isinstance(number, str):
+                if name in values:
+                    errors.add(name, f"it is given twice: as {name!a} and {key!a}")
+                elif isinstance(number, str):
                     errors.add(name, number)
                 else:
                     values[name] = number
             if errors.full:
                 break
         for name in dials:
-            if whole and name not in changes:
+            if whole and name not in values and not errors.has(name):
                 errors.add(name, "it is missing")
         errors.raise_if_any()
         return values
@@ -116,7 +129,7 @@ class WeightRules:
             WeightError: as in `read`.
         """
         errors = _Refusals()
-        wanted = frozenset(names)
+        wanted = frozenset(map(composed, names))
         for name in sorted(wanted):
             if self._known(name, dials, errors) and dials[name].pin is None:
                 errors.add(name, "it is not pinned")
@@ -136,7 +149,9 @@ class WeightRules:
             # A longer name is no slip of a known one, and would be slow to compare.
             hint = did_you_mean(name, dials) if len(name) <= 100 else ""
             match = nearest(name, dials) if len(name) <= 100 else None
-            errors.add(name, f"no mount has this name; {hint}".rstrip("; "), match)
+            odd = spelt(name) if len(name) <= 100 else ""
+            said = f"no mount has this name ({odd})" if odd else "no mount has this name"
+            errors.add(name, f"{said}; {hint}".rstrip("; "), match)
         return False
 
     def judge(self, dials: Dials, step: int) -> None:
@@ -179,6 +194,9 @@ class _Refusals:
     @property
     def full(self) -> bool:
         return len(self._reasons) >= _NAMED_AT_MOST
+
+    def has(self, name: str) -> bool:
+        return name in self._reasons
 
     def add(self, name: str, reason: str, match: str | None = None) -> None:
         self._reasons[name] = reason

@@ -22,12 +22,14 @@ import dataclasses
 import logging
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from verl_core.rewards.persistence import RevisionLog
+from verl_core.rewards.presence import Presence
 from verl_core.rewards.revisions import (
     Dial,
     Dials,
@@ -96,6 +98,14 @@ class WeightStore:
         except BaseException:
             self._log.close()
             raise
+        self._presence = Presence(path)
+        self._leave = weakref.finalize(self, self._presence.close)  # also of one nobody closed
+        if not self._presence.alone:
+            logger.warning(
+                "%s is open elsewhere too: another trainer or server changes the same weights, and"
+                " each sees what the other does; stop one of them unless that is meant",
+                path,
+            )
         # Replaced as a whole, so that readers need no lock: (newest revision, step in progress).
         self._view: tuple[Record, int] = (record, step)
 
@@ -168,7 +178,7 @@ class WeightStore:
         *,
         author: str,
         reason: str | None = None,
-        if_revision: int | None = None,
+        if_revision: int | Collection[int] | None = None,
         replace: bool = False,
     ) -> WeightSnapshot:
         """Pin weights: all that `changes` names, or none.
@@ -177,12 +187,12 @@ class WeightStore:
             changes: mount -> new weight.
             author: who makes the change.
             reason: why.
-            if_revision: make it only while this revision is the newest.
+            if_revision: make it only while this revision, or one of these, is the newest.
             replace: `changes` must name every mount.
 
         Raises:
             WeightError: a name or a value is refused.
-            StaleRevision: `if_revision` is not the newest revision.
+            StaleRevision: the newest revision is another.
             ValueError: `author` or `reason` cannot be kept.
         """
 
@@ -197,7 +207,7 @@ class WeightStore:
         *names: str,
         author: str,
         reason: str | None = None,
-        if_revision: int | None = None,
+        if_revision: int | Collection[int] | None = None,
     ) -> WeightSnapshot:
         """Clear pins: these weights return to their config's number or schedule.
 
@@ -218,7 +228,7 @@ class WeightStore:
         *,
         author: str,
         reason: str | None = None,
-        if_revision: int | None = None,
+        if_revision: int | Collection[int] | None = None,
     ) -> WeightSnapshot:
         """Make the settings of an old revision, pins and schedules included, a new revision.
 
@@ -237,6 +247,7 @@ class WeightStore:
 
     def close(self) -> None:
         """Close the file. Snapshots can still be taken."""
+        self._leave()
         self._log.close()
 
     # -- inside -----------------------------------------------------------------------------------
@@ -286,15 +297,16 @@ class WeightStore:
         edit: Callable[[Dials], Dials],
         author: str,
         reason: str | None,
-        if_revision: int | None,
+        if_revision: int | Collection[int] | None,
     ) -> WeightSnapshot:
         author, reason = check_author(author), check_reason(reason)
         with self._lock:
             with self._log.transaction():
                 before = self._newest()
                 dials = edit(before.dials)
-                if if_revision is not None and if_revision != before.revision:
-                    raise StaleRevision(if_revision, before.revision)
+                wanted = (if_revision,) if isinstance(if_revision, int) else if_revision
+                if wanted is not None and before.revision not in wanted:
+                    raise StaleRevision(wanted, before.revision)
                 last = self._log.last_step(self.run_id)
                 effective = 0 if last is None else last + 1
                 self._rules.judge(dials, effective)

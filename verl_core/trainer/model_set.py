@@ -26,13 +26,22 @@ from verl_core.trainer.log_probs import (
     supports_shared_prefix,
 )
 from verl_core.trainer.model_source import ModelSource
-from verl_core.trainer.models import context_length, dtype_of, load_policy, load_tokenizer, stop_ids
+from verl_core.trainer.models import (
+    configured_context,
+    dtype_of,
+    load_policy,
+    load_tokenizer,
+    stop_ids,
+)
 from verl_core.trainer.packing import TokenBatch, plan_micro_batches
 from verl_core.trainer.precision import autocast_type
 
 
 class ModelSet:
     """Empty until `load`; a pipeline may be built and checked around it before.
+
+    `context` is how many tokens the policy can read, None where it says nothing of a bound. It and
+    `tokenizer` are there from `read` on.
 
     Args:
         cfg: ``model``, ``rollout``, ``optim``, ``trainer`` and ``algorithm`` are read.
@@ -41,6 +50,7 @@ class ModelSet:
     policy: Any
     reference: Any
     tokenizer: Any
+    context: int | None
     critic: Critic
     rollout: RolloutEngine
     optimizer: torch.optim.AdamW
@@ -54,6 +64,15 @@ class ModelSet:
 
     # -- loading -----------------------------------------------------------------------------
 
+    def read(self, policy: ModelSource) -> None:
+        """Load the tokenizer, and look up the context: what prompts are checked with, no weights.
+
+        Raises:
+            ConfigError: the folder has no tokenizer, or no model that transformers knows.
+        """
+        self.tokenizer = load_tokenizer(policy)
+        self.context = configured_context(policy)
+
     def load(
         self,
         policy: ModelSource,
@@ -62,7 +81,7 @@ class ModelSet:
         reference: ModelSource | None = None,
         resume: Checkpoint | None = None,
     ) -> None:
-        """Load what the run needs.
+        """Load what the run needs, `read` included where that was not done before.
 
         Args:
             policy: the policy's first weights, and its tokenizer.
@@ -71,7 +90,8 @@ class ModelSet:
             resume: the checkpoint to go on from.
         """
         cfg = self.cfg
-        self.tokenizer = load_tokenizer(policy)
+        if not hasattr(self, "tokenizer"):
+            self.read(policy)
         newest = ModelSource(resume.policy, "folder", policy.id) if resume else policy
         self.policy = self._load(newest)
         device = next(self.policy.parameters()).device
@@ -100,11 +120,6 @@ class ModelSet:
             pad_id=self.tokenizer.pad_token_id,
             batch_rows=self.cfg.rollout.batch_rows,
         )
-
-    @property
-    def context(self) -> int | None:
-        """How many tokens the policy can read; None where it says nothing of a bound."""
-        return context_length(self.policy)
 
     def _precision(self, resume: Checkpoint | None) -> str:
         """A resumed run computes as it began, whatever would be faster now."""

@@ -112,8 +112,32 @@ def stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 def context_length(model: Any) -> int | None:
     """How many tokens the model can read, prompt and response together; None where unbounded."""
-    config = model.config.get_text_config()
-    length = getattr(config, "max_position_embeddings", None)
+    return _positions(model.config)
+
+
+def configured_context(source: ModelSource) -> int | None:
+    """`context_length` of the model in `source.path`, from its config.json: no weights are read.
+
+    Raises:
+        ConfigError: transformers knows no such model.
+    """
+    from transformers import AutoConfig
+
+    with quiet_transformers():
+        try:
+            config = AutoConfig.from_pretrained(
+                source.path, local_files_only=True, trust_remote_code=False
+            )
+        except (ImportError, KeyError, OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"the config.json in {source.path} cannot be used: {_first_line(error)}",
+                hint="a causal language model that transformers knows is needed",
+            ) from error
+    return _positions(config)
+
+
+def _positions(config: Any) -> int | None:
+    length = getattr(config.get_text_config(), "max_position_embeddings", None)
     return int(length) if length else None
 
 

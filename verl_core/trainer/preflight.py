@@ -1,25 +1,34 @@
-"""Everything about a run that can be wrong before a model is loaded."""
+"""Everything about a run that can be wrong before a model is loaded.
+
+What needs no torch comes first: importing torch takes seconds, a mistake in the YAML or a taken
+port is told at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from verl_core.config import MountConfig, RunConfig
-from verl_core.config.check import check_run
-from verl_core.config.data import DataRow, read_rows
+from verl_core.config.check import examine
+from verl_core.config.data import DataRow
+from verl_core.config.places import located
 from verl_core.config.problems import raise_all
 from verl_core.control.listen import listen
 from verl_core.control.state import token_from_environment
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
-from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.model_source import check_model
-from verl_core.trainer.node_loader import check_arguments, load_class
-from verl_core.trainer.pipeline import Pipeline, build_pipeline
-from verl_core.trainer.reward import RewardNode, uses_kl_penalty
+from verl_core.trainer.run_folder import RunFolder
 from verl_reward_sdk import ConfigError, ProviderConfig, RewardProvider
+
+if TYPE_CHECKING:
+    from verl_core.trainer.model_set import ModelSet
+    from verl_core.trainer.pipeline import Pipeline
+    from verl_core.trainer.reward import RewardNode
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,7 @@ class Preflight:
     """A run that was checked.
 
     Args:
+        registry: the plugins, those that `cfg` names imported.
         train: rows of the training file.
         held_out: rows of the evaluation file, none where there is no such file.
         models: empty; `pipeline` is built around it.
@@ -36,6 +46,7 @@ class Preflight:
     """
 
     cfg: RunConfig
+    registry: PluginRegistry
     train: Sequence[DataRow]
     held_out: Sequence[DataRow]
     models: ModelSet
@@ -44,38 +55,38 @@ class Preflight:
     needs_tensors: bool
 
 
-def preflight(cfg: RunConfig, registry: PluginRegistry, *, load_rewards: bool = False) -> Preflight:
+def preflight(
+    cfg: RunConfig,
+    registry: PluginRegistry,
+    *,
+    load_rewards: bool = False,
+    resume: Path | str | None = None,
+) -> Preflight:
     """Check `cfg` as far as can be without the model that it trains.
 
     Args:
         load_rewards: also load the plugins' rules, lists and models, and let go of them again.
+        resume: the run to go on with, as in `Session`; it must not be running.
 
     Raises:
         ConfigError: all that is wrong, one line each.
     """
-    raise_all(check_run(cfg, registry))
-    _check_rewards(cfg, registry, load=load_rewards)
-    node_mounts = tuple(mount.name for mount in cfg.reward if mount.node_class is not None)
-    _check_nodes(cfg)
-    for name in filter(None, (cfg.model.path, cfg.model.critic)):
-        try:
-            check_model(name, base_dir=cfg.base_dir)
-        except ConfigError as error:
-            path = "model.path" if name == cfg.model.path else "model.critic"
-            raise cfg.error(path, error.message, hint=error.hint or "") from error
+    examined = examine(cfg, registry)
+    raise_all(examined.problems)
+    _check_models(cfg)
+    if resume is not None:  # before the port: a run that still runs holds its port too
+        RunFolder.to_resume(resume, Path(cfg.output), cfg.name).refuse_if_running()
     if cfg.server.enabled:
         check_port(cfg)
-    models = ModelSet(cfg)
-    try:
-        pipeline = build_pipeline(
-            cfg, models, node_mounts=node_mounts, plugin_nodes=registry.nodes()
-        )
-    except ConfigError as error:
-        raise cfg.error(error.path or "dataflow", error.message, hint=error.hint or "") from error
+    _check_rewards(cfg, registry, load=load_rewards)
+    _check_nodes(cfg)
+    node_mounts = tuple(mount.name for mount in cfg.reward if mount.node_class is not None)
+    models, pipeline = _build(cfg, registry, node_mounts)
     return Preflight(
         cfg=cfg,
-        train=read_rows(cfg.data.train, prompt_key=cfg.data.prompt_key),
-        held_out=_held_out(cfg),
+        registry=registry,
+        train=examined.train,
+        held_out=examined.held_out[: cfg.data.eval_limit],
         models=models,
         pipeline=pipeline,
         node_mounts=node_mounts,
@@ -83,6 +94,32 @@ def preflight(cfg: RunConfig, registry: PluginRegistry, *, load_rewards: bool = 
             mount.node_class is not None for mount in (*cfg.reward, *cfg.eval_rewards().mounts)
         ),
     )
+
+
+def _build(
+    cfg: RunConfig, registry: PluginRegistry, node_mounts: Sequence[str]
+) -> tuple[ModelSet, Pipeline]:
+    """The dataflow's graph, checked, around models that are still to be loaded."""
+    from verl_core.trainer.model_set import ModelSet
+    from verl_core.trainer.pipeline import build_pipeline
+
+    models = ModelSet(cfg)
+    try:
+        pipeline = build_pipeline(
+            cfg, models, node_mounts=node_mounts, plugin_nodes=registry.nodes()
+        )
+    except ConfigError as error:
+        raise cfg.error(error.path or "dataflow", error.message, hint=error.hint or "") from error
+    return models, pipeline
+
+
+def _check_models(cfg: RunConfig) -> None:
+    for name in filter(None, (cfg.model.path, cfg.model.critic)):
+        try:
+            check_model(name, base_dir=cfg.base_dir)
+        except ConfigError as error:
+            path = "model.path" if name == cfg.model.path else "model.critic"
+            raise cfg.error(path, error.message, hint=error.hint or "") from error
 
 
 class _NotBuilt(RewardProvider[ProviderConfig]):
@@ -111,10 +148,7 @@ def _check_rewards(cfg: RunConfig, registry: PluginRegistry, *, load: bool) -> N
 
 def placed(cfg: RunConfig, error: ConfigError) -> ConfigError:
     """`error` with the place of its YAML path, unless it names a place of its own."""
-    where = cfg.error(error.path or "reward", error.message)
-    return error.with_location(
-        file=where.file, line=where.line, column=where.column, path=where.path
-    )
+    return located(cfg.root, error, "reward")
 
 
 def check_port(cfg: RunConfig) -> None:
@@ -123,14 +157,8 @@ def check_port(cfg: RunConfig) -> None:
     try:
         listen(cfg.server.host, cfg.server.port, has_token=has_token).close()
     except ConfigError as error:
-        raise cfg.error("server.port", error.message, hint=error.hint or "") from error
-
-
-def _held_out(cfg: RunConfig) -> list[DataRow]:
-    if cfg.data.eval is None:
-        return []
-    rows = read_rows(cfg.data.eval, prompt_key=cfg.data.prompt_key)
-    return rows[: cfg.data.eval_limit]
+        path = error.path or "server.port"
+        raise cfg.error(path, error.message, hint=error.hint or "") from error
 
 
 def _check_nodes(cfg: RunConfig) -> None:
@@ -145,6 +173,9 @@ def _check_nodes(cfg: RunConfig) -> None:
 def _check_node(cfg: RunConfig, mount: MountConfig, section: str) -> None:
     if mount.node_class is None:
         return
+    from verl_core.trainer.node_loader import check_arguments, load_class
+    from verl_core.trainer.reward import RewardNode
+
     key = "node_class"
     try:
         cls = load_class(mount.node_class, RewardNode, cfg.base_dir)
@@ -160,6 +191,8 @@ def _check_node(cfg: RunConfig, mount: MountConfig, section: str) -> None:
 
 
 def _refuse_double_kl(cfg: RunConfig, mount: MountConfig, cls: type[RewardNode]) -> None:
+    from verl_core.trainer.reward import uses_kl_penalty
+
     if uses_kl_penalty(cls):
         raise cfg.error(
             f"reward.{mount.name}.node_class",

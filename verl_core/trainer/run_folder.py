@@ -1,18 +1,25 @@
-"""A run's folder: where it is, which is the newest, and the few facts in its ``state.json``."""
+"""A run's folder: where it is, which is the newest, who trains in it, and its ``state.json``."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from verl_core.trainer.checkpoint import checkpoints
+import yaml
+from filelock import FileLock, Timeout
+
+from verl_core.trainer.near import near
 from verl_reward_sdk import ConfigError
 
 STATE = "state.json"
+CONFIG = "config.yaml"
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -44,6 +51,20 @@ class RunFolder:
         return folder
 
     @classmethod
+    def to_resume(cls, wanted: Path | str, output: Path, name: str) -> RunFolder:
+        """The folder of the run to go on with.
+
+        Args:
+            wanted: a run's folder, or ``"newest"``.
+            output: where runs lie.
+            name: of the run, for ``"newest"``.
+
+        Raises:
+            ConfigError: there is no such run.
+        """
+        return cls.newest(output, name) if wanted == "newest" else cls.open(Path(wanted))
+
+    @classmethod
     def open(cls, path: Path) -> RunFolder:
         """The folder of an earlier run.
 
@@ -65,6 +86,8 @@ class RunFolder:
         Raises:
             ConfigError: there is none under `output`.
         """
+        from verl_core.trainer.checkpoint import checkpoints  # needs torch
+
         found = []
         for path in output.iterdir() if output.is_dir() else ():
             state = read_state(path)
@@ -77,6 +100,49 @@ class RunFolder:
                 hint="give its folder: --resume DIR, or start one without --resume",
             )
         return cls.open(max(found)[1])
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The folder belongs to this process as long as this lasts.
+
+        The operating system ends the hold with the process, however that ends: the folder of a run
+        that was killed is free at once.
+
+        Raises:
+            ConfigError: a run trains in it, in this process or another.
+        """
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise self._running() from None
+        except NotImplementedError:  # a file system that knows no locks: nobody can be told apart
+            yield
+            return
+        try:
+            self.note(pid=os.getpid())
+            yield
+        finally:
+            lock.release()
+
+    def refuse_if_running(self) -> None:
+        """Raise what `held` would raise now; nothing where the folder is free."""
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise self._running() from None
+        except NotImplementedError:
+            return
+        lock.release()
+
+    def _running(self) -> ConfigError:
+        pid = self.state().get("pid", "unknown")
+        return ConfigError(
+            f"the run in {near(self.path)} is still running (process {pid})",
+            hint=f"wait for its end, or stop it first: Ctrl-C where it runs, or kill {pid}; "
+            "both checkpoint it",
+        )
 
     def note(self, **facts: Any) -> None:
         """Merge `facts` into ``state.json``, in one rename."""
@@ -96,6 +162,20 @@ def read_state(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
         return {}
     return state
+
+
+def held_out_prompts(path: Path) -> tuple[Path | None, str]:
+    """The evaluation file of the run in `path`, None where it has none or it is gone; and the key
+    of its prompts."""
+    try:
+        config = yaml.safe_load((path / CONFIG).read_bytes())
+    except (OSError, yaml.YAMLError):  # no run's folder, or one that never began
+        config = None
+    data = config.get("data") if isinstance(config, dict) else None
+    if not isinstance(data, dict):
+        return None, "prompt"
+    file = Path(str(data.get("eval") or ""))
+    return file if file.is_file() else None, str(data.get("prompt_key") or "prompt")
 
 
 def now() -> str:

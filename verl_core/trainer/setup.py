@@ -1,4 +1,4 @@
-"""A run, put together: checks -> port -> folder -> weights and rewards -> models -> `Run`.
+"""A run, put together: checks -> folder -> rewards -> port -> prompts -> models -> `Run`.
 
 The order matters: everything that can be wrong with what a person wrote is found before a model
 is loaded, and the port is taken before a folder is made.
@@ -28,13 +28,14 @@ from verl_core.trainer.display import Display, make_display
 from verl_core.trainer.encoding import encode_prompts
 from verl_core.trainer.evaluate import Evaluator
 from verl_core.trainer.model_set import ModelSet
-from verl_core.trainer.model_source import resolve_model
+from verl_core.trainer.model_source import ModelSource, resolve_model
+from verl_core.trainer.near import near
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
 from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf
 from verl_core.trainer.run import Run
-from verl_core.trainer.run_folder import RunFolder, now
+from verl_core.trainer.run_folder import CONFIG, RunFolder, now
 from verl_core.trainer.tracking import Tracker
 from verl_reward_sdk import ConfigError
 
@@ -46,12 +47,18 @@ class Session:
         cfg: the run.
         resume: None for a new run; a run's folder, or ``"newest"``, to go on with an earlier one.
         plain: print lines rather than a live display.
+        checked: of `preflight`, where that was called already.
     """
 
     def __init__(
-        self, cfg: RunConfig, *, resume: Path | str | None = None, plain: bool = False
+        self,
+        cfg: RunConfig,
+        *,
+        resume: Path | str | None = None,
+        plain: bool = False,
+        checked: Preflight | None = None,
     ) -> None:
-        self.cfg, self.resume, self.plain = cfg, resume, plain
+        self.cfg, self.resume, self.plain, self.checked = cfg, resume, plain, checked
         self._stack = ExitStack()
         self._made: RunFolder | None = None
 
@@ -74,8 +81,8 @@ class Session:
 
     def _open(self) -> Run:
         cfg = self.cfg
-        registry = PluginRegistry()
-        checked = preflight(cfg, registry)
+        checked = self.checked or preflight(cfg, PluginRegistry(), resume=self.resume)
+        registry = checked.registry
         folder, resumed = self._folder()
         first_step = resumed.step + 1 if resumed else 1
         shelf = TensorShelf() if checked.needs_tensors else None
@@ -83,14 +90,18 @@ class Session:
         status = {"ready": False, "step": first_step - 1, "steps": cfg.trainer.steps}
         server = self._serve(folder, engine, status, registry)
         display = self._display(folder, first_step, server)
+        display.say(_announced(checked, folder))
         if server is not None:
             display.say(f"weights can be changed at {server.url} (its routes: /docs)")
         if resumed is not None:
             display.say(f"resuming {folder.path.name} after step {resumed.step}")
         with display.phase("loading models"):
+            policy = resolve_model(cfg.model.path, base_dir=cfg.base_dir, say=display.say)
+            checked.models.read(policy)
+            rows = prompt_rows(cfg, checked.models, checked.train)
+            held_out = prompt_rows(cfg, checked.models, checked.held_out)
             engine.setup()
-            self._load_models(checked, resumed, display)
-        rows = prompt_rows(cfg, checked.models, checked.train)
+            self._load_models(policy, checked, resumed, display)
         tracker = self._tracker(folder, first_step)
         self._note(folder)
         status["ready"] = True
@@ -105,7 +116,7 @@ class Session:
             order=PromptOrder(
                 len(rows), cfg.rollout.prompts_per_step, seed=cfg.seed, shuffle=cfg.data.shuffle
             ),
-            evaluator=self._evaluator(checked, registry, shelf),
+            evaluator=self._evaluator(checked, held_out, shelf),
             shelf=shelf,
             tracker=tracker,
             display=display,
@@ -133,18 +144,20 @@ class Session:
             routes=registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
         )
-        server = ControlServer(state, self.cfg.server.host, self.cfg.server.port)
+        try:
+            server = ControlServer(state, self.cfg.server.host, self.cfg.server.port)
+        except ConfigError as error:
+            raise placed(self.cfg, error) from error
         return self._stack.enter_context(server)
 
     def _folder(self) -> tuple[RunFolder, Checkpoint | None]:
         output = Path(self.cfg.output)
         if self.resume is None:
             self._made = RunFolder.create(output, self.cfg.name)
+            self._stack.enter_context(self._made.held())
             return self._made, None
-        if self.resume == "newest":
-            folder = RunFolder.newest(output, self.cfg.name)
-        else:
-            folder = RunFolder.open(Path(self.resume))
+        folder = RunFolder.to_resume(self.resume, output, self.cfg.name)
+        self._stack.enter_context(folder.held())
         return folder, checkpoint.latest(folder.path)
 
     def _engine(
@@ -186,12 +199,15 @@ class Session:
         return self._stack.enter_context(display)
 
     def _load_models(
-        self, checked: Preflight, resumed: Checkpoint | None, display: Display
+        self,
+        policy: ModelSource,
+        checked: Preflight,
+        resumed: Checkpoint | None,
+        display: Display,
     ) -> None:
         cfg = self.cfg
         if cfg.trainer.threads:
             torch.set_num_threads(cfg.trainer.threads)
-        policy = resolve_model(cfg.model.path, base_dir=cfg.base_dir, say=display.say)
         critic = None
         if checked.pipeline.has("gae"):
             name = cfg.model.critic or cfg.model.path
@@ -206,14 +222,15 @@ class Session:
         )
 
     def _evaluator(
-        self, checked: Preflight, registry: PluginRegistry, shelf: TensorShelf | None
+        self, checked: Preflight, rows: Sequence[PromptRow], shelf: TensorShelf | None
     ) -> Evaluator | None:
-        if not checked.held_out:
+        if not rows:
             return None
-        engine = self._build(self.cfg.eval_rewards(), shelf, registry=registry, frozen_weights=True)
+        engine = self._build(
+            self.cfg.eval_rewards(), shelf, registry=checked.registry, frozen_weights=True
+        )
         self._stack.callback(engine.close)
         engine.setup()
-        rows = prompt_rows(self.cfg, checked.models, checked.held_out)
         return Evaluator(self.cfg, checked.models, engine, rows, shelf)
 
     def _tracker(self, folder: RunFolder, first_step: int) -> Tracker:
@@ -226,11 +243,26 @@ class Session:
         return self._stack.enter_context(tracker)
 
     def _note(self, folder: RunFolder) -> None:
-        (folder.path / "config.yaml").write_text(self.cfg.to_yaml(), "utf-8")
+        (folder.path / CONFIG).write_text(self.cfg.to_yaml(), "utf-8")
         facts: dict[str, Any] = {"model": self.cfg.model.path, "steps": self.cfg.trainer.steps}
         if self.resume is not None:
             facts["resumed"] = now()
         folder.note(status="running", **facts)
+
+
+def _announced(checked: Preflight, folder: RunFolder) -> str:
+    """What is going to happen, in a line."""
+    cfg = checked.cfg
+    rollout, trainer = cfg.rollout, cfg.trainer
+    steps = f"{trainer.steps} step{'s' if trainer.steps > 1 else ''}"
+    text = (
+        f"{near(folder.path)}: {steps} of {rollout.prompts_per_step} prompts x "
+        f"{rollout.n} responses"
+    )
+    when = [word for word in ("before", "after") if getattr(trainer, f"eval_{word}")]
+    if checked.held_out and when:
+        text += f", evaluation on {len(checked.held_out)} held-out prompts {' and '.join(when)}"
+    return text
 
 
 class NodeFactory:

@@ -8,17 +8,28 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from verl_core.config.data import read_rows
-from verl_core.hybrid.rollout.hf import HFRollout
-from verl_core.trainer.encoding import decode_responses, encode_prompts
-from verl_core.trainer.model_source import resolve_model
-from verl_core.trainer.models import context_length, load_policy, load_tokenizer, stop_ids
+from verl_core.config.data import DataRow, read_rows
+from verl_core.trainer.near import near
+from verl_core.trainer.run_folder import held_out_prompts
 from verl_reward_sdk import VerlRewardError
+
+LIMIT = 5
+"""So many prompts of a file are answered where nobody says how many."""
+
+EXAMPLES = """\
+examples:
+  # five prompts of a data file, each as the model was trained: system line, facts and all
+  python -m verl_core.trainer.talk runs/NAME/model --prompts data/heldout.jsonl
+  # twenty of them, another answer than the likeliest
+  python -m verl_core.trainer.talk runs/NAME/model --prompts data/heldout.jsonl \\
+      --limit 20 --temperature 1
+  # your own questions, a line each, until Ctrl-D: bare ones, without a system line
+  python -m verl_core.trainer.talk runs/NAME/model
+"""
 
 
 class Chat:
@@ -30,6 +41,13 @@ class Chat:
     """
 
     def __init__(self, path: str, *, max_new_tokens: int, temperature: float) -> None:
+        # Here, since they import torch: `--help` and a wrong file name are told at once.
+        import torch
+
+        from verl_core.hybrid.rollout.hf import HFRollout
+        from verl_core.trainer.model_source import resolve_model
+        from verl_core.trainer.models import context_length, load_policy, load_tokenizer, stop_ids
+
         source = resolve_model(path)
         self.tokenizer = load_tokenizer(source)
         model = load_policy(source, torch.float32, seed=0)
@@ -41,6 +59,8 @@ class Chat:
 
     def answer(self, prompt: Any, seed: int = 0) -> str:
         """The model's answer to a text or a list of messages."""
+        from verl_core.trainer.encoding import decode_responses, encode_prompts
+
         ids = encode_prompts(
             self.tokenizer,
             [prompt],
@@ -55,23 +75,20 @@ class Chat:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer lines of standard input until it ends."""
-    parser = argparse.ArgumentParser(
-        prog="python -m verl_core.trainer.talk",
-        description="Talk to a trained model; each line of standard input is a question.",
-    )
-    parser.add_argument("model", help="folder of the model, such as runs/NAME/model")
-    parser.add_argument("--prompts", type=Path, help="answer the prompts of this JSONL file")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0, help="0: the likeliest token")
-    options = parser.parse_args(arguments)
+    """Answer lines of standard input until it ends, or prompts of a file."""
+    options = _parser().parse_args(arguments)
     try:
+        rows = None if options.prompts is None else _rows(options)
+        interactive = rows is None and sys.stdin.isatty()
+        if interactive:
+            print(how_trained(Path(options.model)))  # noqa: T201
         chat = Chat(
             options.model,
             max_new_tokens=options.max_new_tokens,
             temperature=options.temperature,
         )
-        for number, (shown, prompt) in enumerate(_prompts(options.prompts)):
+        asked = _lines(interactive) if rows is None else _prompts(rows)
+        for number, (shown, prompt) in enumerate(asked):
             if shown:
                 print(f"> {shown}")  # noqa: T201
             print(chat.answer(prompt, seed=number) + "\n", flush=True)  # noqa: T201
@@ -83,14 +100,85 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _prompts(path: Path | None) -> Iterator[tuple[str, Any]]:
-    """``(text to show, prompt)`` of the file, or of standard input."""
-    if path is not None:
-        for row in read_rows(path):
-            last = row.prompt if isinstance(row.prompt, str) else row.prompt[-1]["content"]
-            yield str(last), row.prompt
-        return
-    interactive = sys.stdin.isatty()
+def how_trained(model: Path) -> str:
+    """A line for those who ask freely: what the prompts had that a bare question has not.
+
+    Args:
+        model: the model's folder; a run's lies in the run's folder, whose config names the prompts.
+    """
+    file, key = held_out_prompts(model.resolve().parent)
+    if file is None:
+        return (
+            "A line is one bare question. A model trained on prompts with a system line answers"
+            " them better: --prompts FILE.jsonl"
+        )
+    again = f"--prompts {near(file)}" + ("" if key == "prompt" else f" --prompt-key {key}")
+    prompt = read_rows(file, prompt_key=key)[0].prompt
+    if isinstance(prompt, str):
+        return f"A line is one question, as in training. To answer held-out prompts: {again}"
+    roles = " + ".join(str(message["role"]) for message in prompt)
+    return (
+        f"It was trained on prompts of {roles} messages; a line here is a bare question, which"
+        f" differs. To ask as in training: {again}"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_core.trainer.talk",
+        description="Talk to a trained model: each line of standard input is a question, or, with\n"
+        "--prompts, the prompts of a data file are.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", help="folder of the model, such as runs/NAME/model")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="answer the prompts of this JSONL file"
+    )
+    parser.add_argument(
+        "--limit",
+        type=_count,
+        default=LIMIT,
+        metavar="N",
+        help=f"answer the first N prompts of the file (default {LIMIT}; 0: all)",
+    )
+    parser.add_argument(
+        "--prompt-key", default="prompt", metavar="KEY", help="column of the prompts"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=64, metavar="N", help="longest answer (default 64)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="0, the default: likeliest token",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
+    return number
+
+
+def _rows(options: argparse.Namespace) -> Sequence[DataRow]:
+    rows = read_rows(options.prompts, prompt_key=options.prompt_key)
+    return list(islice(rows, options.limit or None))
+
+
+def _prompts(rows: Sequence[DataRow]) -> Iterator[tuple[str, Any]]:
+    """``(text to show, prompt)`` of each row."""
+    for row in rows:
+        last = row.prompt if isinstance(row.prompt, str) else row.prompt[-1]["content"]
+        yield str(last), row.prompt
+
+
+def _lines(interactive: bool) -> Iterator[tuple[str, Any]]:
+    """``("", question)`` of each line of standard input."""
     while True:
         if interactive:
             print("> ", end="", flush=True)  # noqa: T201

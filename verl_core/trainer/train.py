@@ -123,7 +123,8 @@ def evaluate(run: Run, label: str, step: int) -> None:
     path = run.folder.path / "eval" / f"{label}.jsonl"
     if run.evaluator is None or evaluated_step(path) == step:
         return
-    with run.display.phase(f"evaluating ({label})", total=len(run.evaluator.rows)) as phase:
+    total = len(run.evaluator.rows)
+    with run.display.phase(f"evaluating ({label})", total=total, unit="prompts") as phase:
         found = run.evaluator.run(path, step, phase.advance)
         fused = found.get("eval/reward/fused/mean")
         phase.result = "no row has a reward" if fused is None else f"fused {fused:.3f}"

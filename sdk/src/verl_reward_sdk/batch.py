@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from verl_reward_sdk.errors import ContractError
+from verl_reward_sdk.rows import Rows, frozen, picked, uncopied
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message]
 
 FINISH_REASONS = ("stop", "length", "abort", "tool_error")
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+T = TypeVar("T")
+
 _ROW_FIELDS = (
     "sample_ids",
     "prompts",
@@ -33,7 +35,11 @@ _ROW_FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class RewardBatch:
-    """B rows, one a rollout.
+    """B rows, one a rollout. Nothing in it can be changed.
+
+    Where a row's value is a list, a dict or a set (chat messages, a nested column), reading it
+    gives a copy: keep it in a variable rather than reading it again and again. Values of other
+    mutable types are handed over as they are; a provider leaves them alone.
 
     Args:
         sample_ids: B strings, unique in a run.
@@ -80,11 +86,11 @@ class RewardBatch:
             if value is None:
                 continue
             _check_length(name, value, n)
-            object.__setattr__(self, name, _frozen(value))
+            object.__setattr__(self, name, frozen(value))
         for name, column in self.columns.items():
             _check_length(f"columns[{name!r}]", column, n)
-        frozen = {name: _frozen(column) for name, column in self.columns.items()}
-        object.__setattr__(self, "columns", MappingProxyType(frozen))
+        columns = {name: frozen(column) for name, column in self.columns.items()}
+        object.__setattr__(self, "columns", MappingProxyType(columns))
         if len(set(self.sample_ids)) != n:
             twice = next(s for s in self.sample_ids if list(self.sample_ids).count(s) > 1)
             raise ContractError(
@@ -98,37 +104,45 @@ class RewardBatch:
 
     # -- views, computed once ------------------------------------------------------------
 
-    @cached_property
+    @property
     def prompt_text(self) -> tuple[str, ...]:
         """B texts: the prompt itself, or the contents of its messages joined by newlines."""
-        return tuple(_as_text(prompt) for prompt in self.prompts)
+        return self._view("prompt_text", lambda: map(_as_text, uncopied(self.prompts)))
 
-    @cached_property
-    def prompt_messages(self) -> tuple[tuple[Message, ...], ...]:
-        """B lists of messages: a plain text is one user message."""
-        return tuple(
-            ({"role": "user", "content": p},) if isinstance(p, str) else tuple(p)
-            for p in self.prompts
+    @property
+    def prompt_messages(self) -> Sequence[Sequence[Message]]:
+        """B lists of messages: a plain text is one user message. Reading a row gives a copy."""
+        return Rows(
+            self._view("prompt_messages", lambda: map(_as_messages, uncopied(self.prompts)))
         )
 
-    @cached_property
+    @property
     def thinking(self) -> tuple[str, ...]:
         """B texts: what stands before ``</think>`` (empty where there is none)."""
-        return tuple(_split_thinking(raw)[0] for raw in self.responses_raw)
+        return self._view("thinking", lambda: (_split_thinking(r)[0] for r in self.responses_raw))
 
-    @cached_property
+    @property
     def answer(self) -> tuple[str, ...]:
         """B texts: the response without its thinking.
 
         A ``<think>`` that is never closed leaves an empty answer: the model was cut off before it
         answered.
         """
-        return tuple(
-            response if thought is None else _after_thinking(response, thought)
-            for response, thought in zip(
-                self.responses, (_split_thinking(r)[1] for r in self.responses_raw), strict=True
-            )
+        return self._view(
+            "answer", lambda: map(_without_thinking, self.responses, self.responses_raw)
         )
+
+    def _view(self, name: str, rows: Callable[[], Iterable[T]]) -> tuple[T, ...]:
+        """What `rows` gives, computed once for this batch and all that share its rows."""
+        if name not in self._views:
+            self._views[name] = tuple(rows())
+        return cast("tuple[T, ...]", self._views[name])
+
+    @property
+    def _views(self) -> dict[str, tuple[Any, ...]]:
+        """View -> its rows, of the views that were asked for."""
+        views: dict[str, tuple[Any, ...]] = self.__dict__.setdefault("_computed", {})
+        return views
 
     # -- rows --------------------------------------------------------------------------------
 
@@ -141,18 +155,24 @@ class RewardBatch:
     def take(self, rows: Iterable[int]) -> RewardBatch:
         """The given rows, in the given order."""
         index = list(rows)
-        picked: dict[str, Any] = {
-            name: None if value is None else [value[i] for i in index]
+        kept: dict[str, Any] = {
+            name: None if value is None else picked(value, index)
             for name in _ROW_FIELDS
             for value in (getattr(self, name),)
         }
-        columns = {name: [column[i] for i in index] for name, column in self.columns.items()}
-        return replace(self, **picked, columns=columns)
+        columns = {name: picked(column, index) for name, column in self.columns.items()}
+        taken = replace(self, **kept, columns=columns)
+        taken._views.update({name: tuple(picked(v, index)) for name, v in self._views.items()})
+        return taken
 
     def with_columns_only(self, names: Iterable[str]) -> RewardBatch:
-        """The same rows with only those data-set columns."""
+        """The same rows with only those data-set columns; views are computed once for both."""
         keep = frozenset(names)
-        return replace(self, columns={k: v for k, v in self.columns.items() if k in keep})
+        columns = {name: column for name, column in self.columns.items() if name in keep}
+        same = object.__new__(type(self))  # its rows have passed every check
+        mine = {"columns": MappingProxyType(columns), "_computed": self._views}
+        same.__dict__.update(self.__dict__ | mine)
+        return same
 
     @classmethod
     def concat(cls, batches: Sequence[RewardBatch]) -> RewardBatch:
@@ -178,8 +198,12 @@ class RewardBatch:
                 raise ContractError(
                     f"{name} stands in some batches only", provider="batch", value=name
                 )
-            merged[name] = None if all(missing) else [row for value in values for row in value]
-        columns = {name: [v for b in batches for v in b.columns[name]] for name in first.columns}
+            merged[name] = (
+                None if all(missing) else [row for value in values for row in uncopied(value)]
+            )
+        columns = {
+            name: [v for b in batches for v in uncopied(b.columns[name])] for name in first.columns
+        }
         return replace(first, **merged, columns=columns)
 
     # -- records and other trainers' shapes ----------------------------------------------
@@ -327,21 +351,14 @@ def _check_length(name: str, value: Any, n: int) -> None:
         )
 
 
-def _frozen(value: Sequence[Any]) -> tuple[Any, ...]:
-    def rows() -> Iterator[Any]:
-        for row in value:
-            if isinstance(row, np.ndarray) and row.flags.writeable:
-                row = row.copy()
-                row.flags.writeable = False
-            yield row
-
-    return value if isinstance(value, tuple) else tuple(rows())
-
-
 def _as_text(prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     return "\n".join(_content(message) for message in prompt)
+
+
+def _as_messages(prompt: Prompt) -> list[Message]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
 
 
 def _last_turn(completion: Prompt) -> str:
@@ -364,6 +381,11 @@ def _split_thinking(raw: str) -> tuple[str, str | None]:
     if _THINK_OPEN in raw:
         return raw.split(_THINK_OPEN, 1)[1], _THINK_OPEN
     return "", None
+
+
+def _without_thinking(response: str, raw: str) -> str:
+    mark = _split_thinking(raw)[1]
+    return response if mark is None else _after_thinking(response, mark)
 
 
 def _after_thinking(response: str, mark: str) -> str:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
 
@@ -56,8 +66,15 @@ class RewardProvider(Generic[ConfigT]):
     description: ClassVar[str] = ""
     #: The pydantic model of its config; by default the class's type argument.
     Config: ClassVar[type[BaseModel]] = ProviderConfig
-    #: Inclusive bounds of every score. May be a property that depends on the config.
-    score_range: tuple[float, float] = (float("-inf"), float("inf"))
+    if TYPE_CHECKING:
+        # For a type checker a read-only property, which a subclass may override by either form.
+        @property
+        def score_range(self) -> tuple[float, float]:
+            """Inclusive bounds of every score."""
+    else:
+        #: Inclusive bounds of every score: a constant of the class, or a property that depends on
+        #: the config.
+        score_range = (float("-inf"), float("inf"))
     #: Where it runs unless a mount says otherwise.
     execution: ClassVar[Execution] = "thread"
     #: ``row``: rows are scored alone and may be streamed. ``group``: it needs a whole group.

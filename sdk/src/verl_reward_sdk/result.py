@@ -21,7 +21,8 @@ class RewardResult:
     """Scores of B rows.
 
     Args:
-        scores: (B,) float64. The value of a row that is not present does not matter.
+        scores: (B,) float64, or a sequence (or object array) of ``float | None``: None is an
+            abstention, NaN an error. The value of a row that is not present does not matter.
         present: (B,) bool; False is an abstention: no knowledge about this row. It is never a
             zero, and never a verdict on a bad response. None: every row is present.
         failures: row -> why it could not be scored. Such a row carries no score.
@@ -32,7 +33,7 @@ class RewardResult:
         extras: more numeric columns to log, (B,) each.
     """
 
-    scores: npt.ArrayLike
+    scores: npt.ArrayLike | Sequence[float | None]
     present: npt.ArrayLike | None = None
     failures: Mapping[int, str] = field(default_factory=dict)
     reasons: Mapping[int, str] = field(default_factory=dict)
@@ -58,12 +59,7 @@ class RewardResult:
                 value=type(answer).__name__,
                 bound="RewardResult or a sequence of float | None",
             )
-        values, present = np.zeros(len(answer)), np.ones(len(answer), dtype=bool)
-        for row, value in enumerate(answer):
-            if value is None:
-                present[row] = False
-                continue
-            values[row] = _number(value, provider, row)
+        values, present = _numbers(answer, provider)
         return cls(scores=values, present=present)
 
     def checked(
@@ -79,11 +75,9 @@ class RewardResult:
                 unknown severity, or a row number that is not in the batch. Never clamped, padded
                 or broadcast to fit.
         """
-        scores = _vector(self.scores, n, "scores", provider).astype(np.float64, copy=True)
-        if self.present is None:
-            scored = np.ones(n, dtype=bool)
-        else:
-            scored = _vector(self.present, n, "present", provider).astype(bool, copy=True)
+        scores, scored = _scores(self.scores, n, provider)
+        if self.present is not None:
+            scored &= _vector(self.present, n, "present", provider).astype(bool)
         for name, rows in (("failures", self.failures), ("reasons", self.reasons)):
             for row in rows:
                 if not 0 <= row < n:
@@ -136,6 +130,29 @@ def _number(value: object, provider: str, row: int) -> float:
     raise ContractError(
         "the score is no number", provider=provider, row=row, value=value, bound="float | None"
     )
+
+
+def _numbers(
+    cells: Sequence[object] | npt.NDArray[np.object_], provider: str
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """``(values, present)`` of cells that are ``float | None``; a None is not present."""
+    values, present = np.zeros(len(cells)), np.ones(len(cells), dtype=bool)
+    for row, cell in enumerate(cells):
+        if cell is None:
+            present[row] = False
+        else:
+            values[row] = _number(cell, provider, row)
+    return values, present
+
+
+def _scores(
+    values: npt.ArrayLike | Sequence[float | None], n: int, provider: str
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and array.shape == (n,):
+        return _numbers(array, provider)
+    numbers = _vector(array, n, "scores", provider)
+    return numbers.astype(np.float64, copy=True), np.ones(n, dtype=bool)
 
 
 def _vector(values: npt.ArrayLike, n: int, name: str, provider: str) -> npt.NDArray[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from verl_core.trainer.report.story import _changes
+import pytest
+
+from verl_core.trainer.report.story import _changes, _checks, setting
 
 
 def revision(author, before, after, first_step, reason=None):
@@ -42,3 +44,22 @@ def test_the_same_values_again_are_no_change():
 def test_a_change_that_no_step_was_scored_under_is_not_told():
     other = {"tone": 9.0, "accuracy": 2.0}
     assert _changes([revision("config", {}, START, 1), revision("ada", START, other, None)]) == []
+
+
+def test_a_schedule_is_told_whole():
+    line = {"linear": {"from": 1.5, "to": 1.0, "steps": 10, "start": 0}}
+    assert setting(line) == "linear 1.5 → 1 over 10 steps"
+    told = _changes(
+        [revision("config", {}, {"tone": line}, 1), revision("ada", {}, {"tone": 1.0}, 2)]
+    )
+    assert told == [
+        "From step 2 on, ada changed the weights while it trained: "
+        "tone → 1 (was linear 1.5 → 1 over 10 steps)."
+    ]
+
+
+@pytest.mark.parametrize(("missed", "verb"), [(1, "is"), (2, "are")])
+def test_missed_checks_are_counted_in_grammar(missed, verb):
+    checks = [{"name": f"c{i}", "met": i >= missed} for i in range(6)]
+    told = _checks({"verdict": {"checks": checks}})
+    assert told.startswith(f"{missed} of 6 checks {verb} not met: c0")

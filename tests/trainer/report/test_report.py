@@ -15,7 +15,7 @@ from verl_core.trainer import jsonl
 from verl_core.trainer.report import write_report
 from verl_core.trainer.report.build import build_report
 from verl_core.trainer.report.data import load_run
-from verl_core.trainer.report.page import render
+from verl_core.trainer.report.page import captions, figure_value, render
 from verl_reward_sdk import VerlRewardError
 
 MakeRun = Callable[..., Path]
@@ -177,6 +177,31 @@ def test_a_run_with_only_its_first_evaluation_shows_what_it_has(make_run: MakeRu
     assert report["verdict"] == {}
     assert report["headline"]["kind"] == "training"
     assert page.open == []
+    assert "Before training, on held-out prompts" in page.text
+    for word in ("compared prompt by prompt", "score after", "adds to the change", "change / SE"):
+        assert word not in page.text
+    assert captions(report)["heldout"] == "Every measure on held-out prompts before training"
+
+
+def test_kl_is_spoken_of_where_a_step_has_one(make_run: MakeRun) -> None:
+    run = make_run(steps=2, changed_at=None)
+    sentence = "KL says how far the model has moved"
+    report = build_report(load_run(run))
+    assert sentence in render(report, {"training": ("", "")})
+    assert "KL" in captions(report)["training"]
+    metrics = list(jsonl.read(run / "metrics.jsonl"))
+    for record in metrics:
+        del record["actor/kl"]
+    (run / "metrics.jsonl").write_bytes(b"".join(map(jsonl.encode, metrics)))
+    report = build_report(load_run(run))
+    assert sentence not in render(report, {"training": ("", "")})
+    assert captions(report)["training"] == "Answer length, loss and speed over the training steps"
+
+
+def test_a_change_of_a_share_is_in_percentage_points_and_of_a_score_in_its_own_unit() -> None:
+    assert figure_value(0.075, "share") == "7.5\u00a0%"
+    assert figure_value(-0.075, "share", sign=True) == "−7.5\u00a0pp"
+    assert figure_value(-0.075, "score", sign=True) == "−0.075"
 
 
 def test_a_run_without_gates_and_references_leaves_out_what_it_cannot_know(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from verl_core.trainer import jsonl
@@ -40,7 +42,14 @@ def test_it_shows_each_measure_the_checks_and_where_all_lies(
     for label in ("fused reward", "guard spoke", "likeness to reference", "answer length"):
         assert label in shown
     assert shown.count("met  ") == 6
-    lines = shown.splitlines()
+    lines = [line.rstrip() for line in shown.splitlines()]
+    heading = lines.index("targets  (SE: standard error of the change)")
+    assert lines[heading + 1].startswith("met  fused reward rises")
+    heads = next(place for place, line in enumerate(lines) if line.startswith(" measure"))
+    assert lines[heads - 1].split() == ["change"]  # change / SE, in two lines
+    assert lines[heads].split()[-3:] == ["interval", "/", "SE"]
+    spoke = next(line for line in lines if line.startswith(" guard spoke"))
+    assert re.search(r"% +-[\d.]+ pp +-[\d.]+ to -[\d.]+ pp +-[\d.]+$", spoke)  # of shares: points
     assert "run folder  runs/customer-service" in lines
     assert "report      runs/customer-service/report/index.html" in lines
     command = lines[-1].removeprefix("talk to it  ")
@@ -55,9 +64,11 @@ def test_a_missed_check_stands_out_with_its_target(make_run: MakeRun) -> None:
     run = make_run(steps=2, prompts=40)
     (run / "eval" / "before.jsonl").write_bytes((run / "eval" / "after.jsonl").read_bytes())
     shown = summary_of(run, 160)
-    line = next(line for line in shown.splitlines() if "fused reward rises" in line)
-    assert line.startswith("NOT MET")
-    assert "target: by more than 5 SE" in line
+    lines = shown.splitlines()
+    [place] = [place for place, line in enumerate(lines) if "fused reward rises" in line]
+    assert lines[place].startswith("NOT MET  ")
+    assert lines[place + 1].split() == ["target:", "by", "more", "than", "5", "SE"]
+    assert shown.count("target: ") == shown.count("NOT MET")
 
 
 def test_a_run_without_evaluation_gets_one_sentence(make_run: MakeRun) -> None:
@@ -67,6 +78,37 @@ def test_a_run_without_evaluation_gets_one_sentence(make_run: MakeRun) -> None:
     shown = summary_of(run, talk="my-chat model")
     assert "Over steps 1 to 3 the training batches' mean fused reward went from" in shown
     assert "talk to it  my-chat model" in shown
+
+
+def test_a_run_that_was_stopped_before_its_last_evaluation_shows_no_empty_table(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(steps=3)
+    (run / "eval" / "after.jsonl").unlink()
+    shown = summary_of(run)
+    assert "measure" not in shown
+    assert "Over steps 1 to 3" in shown
+
+
+def test_the_command_asks_held_out_prompts_as_the_model_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = tmp_path / "runs" / "shop", tmp_path / "data" / "held out.jsonl"
+    for folder in (run / "model", data.parent):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    (run / "config.yaml").write_text(
+        yaml.safe_dump({"data": {"eval": str(data), "prompt_key": "question"}}), "utf-8"
+    )
+    command = talk_command(run)
+    assert command is not None
+    assert shlex.split(command)[3:] == ["runs/shop/model"]  # the file is gone
+    data.write_text("{}\n", "utf-8")
+    command = talk_command(run)
+    assert command is not None
+    assert shlex.split(command)[3:] == [
+        "runs/shop/model", "--prompts", "data/held out.jsonl", "--prompt-key", "question",
+    ]  # fmt: skip
 
 
 def test_without_a_saved_model_there_is_no_command(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from verl_core.config.limits import MAX_WEIGHT
 from verl_core.control.answers import History, Weights, answer, problems
 from verl_core.control.body import json_object
-from verl_core.control.headers import AUTHOR, REASON, author_of, expected_revision, reason_of
+from verl_core.control.headers import AUTHOR, REASON, author_of, expected_revisions, reason_of
 from verl_core.control.problem import etag
 from verl_core.control.state import ControlState
 from verl_core.rewards.weights import WeightSnapshot
@@ -24,7 +25,11 @@ _BODY: dict[str, Any] = {
                 "schema": {
                     "type": "object",
                     "minProperties": 1,
-                    "additionalProperties": {"type": "number", "minimum": 0},
+                    "additionalProperties": {
+                        "type": "number",
+                        "minimum": 0,
+                        "maximum": MAX_WEIGHT,
+                    },
                 },
                 "example": {"accuracy": 2.0, "tone": 1.0, "compliance": 0.5},
             }
@@ -33,7 +38,10 @@ _BODY: dict[str, Any] = {
     "parameters": [
         {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, **said}
         for name, said in {
-            "If-Match": {"description": "Make the change only while this is the newest ETag."},
+            "If-Match": {
+                "description": "Make the change only while this is the newest ETag; a list of tags,"
+                " or * for any. Compared strongly (RFC 9110)."
+            },
             AUTHOR: {"description": "Who makes the change; UTF-8 may be percent-encoded."},
             REASON: {"description": "Why; as the author."},
         }.items()
@@ -65,11 +73,12 @@ def weights_router(state: ControlState) -> APIRouter:
     async def post_weights(request: Request) -> Response:
         """Merge: the named weights change and are pinned, the others stay.
 
-        All of the body is taken, or nothing. It takes effect with the next step.
+        All of the body is taken, or nothing. It takes effect with the next step. A weight is a
+        number from 0 to a million.
         """
         changes = await json_object(request)
         author, reason = author_of(request), reason_of(request)
-        expected = expected_revision(request, store.snapshot().revision)
+        expected = expected_revisions(request)
         after = await run_in_threadpool(
             store.update, changes, author=author, reason=reason, if_revision=expected
         )

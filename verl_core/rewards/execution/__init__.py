@@ -57,7 +57,7 @@ def make_runner(
             hint=f"write {right}",
         )
     if execution == "inline":
-        return InlineRunner(provider, limits)
+        return InlineRunner(name, provider, limits)
     if execution == "async":
         return AsyncRunner(name, provider, build, limits)
     if execution == "thread":

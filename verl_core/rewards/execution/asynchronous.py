@@ -4,6 +4,9 @@ Each mount has a loop in a daemon thread of its own, so that a caller's loop nev
 coroutine that blocks holds up nobody else. At its deadline a call is cancelled. A loop that is
 blocked cannot cancel anything: once a call has waited for its start in vain, the instance is
 abandoned, and a fresh one is built, as for `thread`.
+
+asyncio ends a loop where a task raises `SystemExit` or `KeyboardInterrupt`. Here either only fails
+the call (or the set-up) that raised it; what a task of the provider's own raises is logged.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.call import Call, Limits, wait_loaded
+from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
 from verl_reward_sdk.provider import RewardProvider
@@ -32,7 +36,9 @@ class _Instance:
     """One provider and the loop it lives on."""
 
     def __init__(self, name: str, build: Callable[[], RewardProvider[Any]]) -> None:
+        self._name = name
         self._build = build
+        self._stopped = False
         self.provider: RewardProvider[Any] | None = None
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, name=f"reward-{name}", daemon=True)
@@ -42,24 +48,35 @@ class _Instance:
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            self._turn()
             for task in (tasks := asyncio.all_tasks(self.loop)):
                 task.cancel()
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         finally:
             self.loop.close()
 
+    def _turn(self) -> None:
+        """Run the loop until `stop`, whatever a task of the provider's own raises out of it."""
+        while not self._stopped:
+            try:
+                self.loop.run_forever()
+            except BaseException:  # a boundary: nobody can be told but the log
+                logger.exception("mount %s: a task of its own failed", self._name)
+
     async def _setup(self) -> None:
-        self.provider = self._build()
-        await awaited(self.provider.setup)
+        with _contained():
+            self.provider = self._build()
+            await awaited(self.provider.setup)
 
     async def close(self) -> None:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         if self.provider is not None:
-            await awaited(self.provider.close)
+            with _contained():
+                await awaited(self.provider.close)
 
     def stop(self) -> None:
+        self._stopped = True
         with contextlib.suppress(RuntimeError):  # it was stopped before
             self.loop.call_soon_threadsafe(self.loop.stop)
 
@@ -100,7 +117,7 @@ class AsyncRunner:
         with self._lock:
             instance = self._current()
         try:
-            instance.ready.result()
+            wait_loaded(instance.ready)
         except BaseException:
             self._drop(instance)
             raise
@@ -206,8 +223,7 @@ class AsyncRunner:
             instance.ready.result()
         except Exception as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
             self._drop(instance)
-            said = f"it could not be set up again: {type(error).__name__}: {error}"
-            call.fail(ProviderError(said))
+            call.fail(ProviderError(f"it could not be set up again: {told(error)}"))
             return
         assert instance.provider is not None  # ready
         if not call.begin():
@@ -217,10 +233,21 @@ class AsyncRunner:
         except asyncio.CancelledError:
             call.fail(ProviderError("the call was cancelled"))
             raise
-        except Exception as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
+        except BaseException as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
             call.fail(error)
         else:
             call.succeed(answer)
+
+
+@contextlib.contextmanager
+def _contained() -> Iterator[None]:
+    """What is neither an `Exception` nor a cancellation comes as a `ProviderError`."""
+    try:
+        yield
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise ProviderError(told(error)) from error
 
 
 async def awaited(method: Callable[..., Any], *args: object) -> object:

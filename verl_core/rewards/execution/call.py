@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
+from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ProviderError
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,20 @@ class Runner(Protocol):
     def close(self) -> None:
         """Release the provider, as far as nothing hangs."""
         ...
+
+
+def wait_loaded(ready: Future[None]) -> None:
+    """Wait for a set-up in another thread, and raise what it raised.
+
+    What is no `Exception` comes as a `ProviderError`: a `KeyboardInterrupt` of the provider's own
+    would pass for Ctrl-C here. A real one, while it waits, is raised as it is.
+    """
+    error = ready.exception()
+    if error is None:
+        return
+    if isinstance(error, Exception):
+        raise error
+    raise ProviderError(told(error)) from error
 
 
 def wait_any(calls: Sequence[Call]) -> list[Call]:

@@ -1,16 +1,24 @@
-"""`inline`: in the caller's thread. For work of microseconds; there is no deadline."""
+"""`inline`: in the caller's thread. For work of microseconds; there is no deadline.
+
+In the main thread nothing tells a provider that raises `KeyboardInterrupt` from Ctrl-C, which must
+end the run at once: there it goes on to the caller. Anywhere else it fails the call, as whatever
+else a provider raises does.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.raised import is_interrupt
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.provider import RewardProvider
+
+logger = logging.getLogger(__name__)
 
 
 class InlineRunner:
@@ -18,7 +26,8 @@ class InlineRunner:
 
     exhausted = False
 
-    def __init__(self, provider: RewardProvider[Any], limits: Limits) -> None:
+    def __init__(self, name: str, provider: RewardProvider[Any], limits: Limits) -> None:
+        self._name = name
         self._provider = provider
         self._limits = limits
         self._lock: AbstractContextManager[object] = (
@@ -32,7 +41,7 @@ class InlineRunner:
         call = Call(batch, self._limits, self)
         with self._lock:
             call.begin()
-            run(call, self._provider.score)
+            run(call, self._provider)
         return call
 
     def tend(self, now: float) -> None:
@@ -42,16 +51,21 @@ class InlineRunner:
         """Nothing: whatever was submitted has ended."""
 
     def close(self) -> None:
-        self._provider.close()
+        try:
+            self._provider.close()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            logger.exception("mount %s: close() failed", self._name)
 
 
-def run(call: Call, score: Callable[[RewardBatch], object]) -> None:
-    """Execute `call` with `score`; whatever is raised ends it, ``sys.exit`` included."""
+def run(call: Call, provider: RewardProvider[Any]) -> None:
+    """Execute `call`; whatever the provider raises ends it, ``sys.exit`` included."""
     try:
-        answer = score(call.batch)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
+        answer = provider.score(call.batch)
+    except BaseException as error:
         call.fail(error)
+        if is_interrupt(error):
+            raise
     else:
         call.succeed(answer)

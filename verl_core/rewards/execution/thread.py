@@ -16,8 +16,9 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.call import Call, Limits, wait_loaded
 from verl_core.rewards.execution.inline import run
+from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
 from verl_reward_sdk.provider import RewardProvider
@@ -75,7 +76,7 @@ class ThreadRunner:
             instance = self._current()
             if not instance.threads:
                 self._spawn(instance)
-        instance.ready.result()
+        wait_loaded(instance.ready)
 
     def submit(self, batch: RewardBatch) -> Call:
         call = Call(batch, self._limits, self)
@@ -177,7 +178,7 @@ class ThreadRunner:
             if self._load(instance):
                 while (call := self._next(instance, thread)) is not None:
                     assert instance.provider is not None  # loaded
-                    run(call, instance.provider.score)
+                    run(call, instance.provider)
                     with self._work:
                         self._running.pop(call, None)
         finally:
@@ -192,7 +193,7 @@ class ThreadRunner:
         assert instance.provider is not None  # loaded
         try:
             instance.provider.close()
-        except Exception:  # a boundary: nobody can be told but the log
+        except BaseException:  # a boundary: nobody can be told but the log
             logger.exception("mount %s: close() failed", self._name)
 
     def _load(self, instance: _Instance) -> bool:
@@ -216,7 +217,7 @@ class ThreadRunner:
         with self._work:
             if self._instance is instance:
                 self._instance = None
-            said = f"it could not be set up again: {type(error).__name__}: {error}"
+            said = f"it could not be set up again: {told(error)}"
             while self._queue:
                 self._queue.popleft().fail(ProviderError(said))
         instance.ready.set_exception(error)

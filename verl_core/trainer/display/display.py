@@ -6,7 +6,7 @@
     with make_display("customer-service", steps=16) as display:
         with display.phase("Loading SmolLM2-135M-Instruct"):
             ...
-        with display.phase("Held-out evaluation, before", total=120) as phase:
+        with display.phase("Held-out evaluation, before", total=120, unit="prompts") as phase:
             phase.advance(8)
             phase.result = "fused 0.264"
         display.stage("rollout")
@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,12 @@ from rich.text import Text
 from verl_core.trainer.display import panel
 from verl_core.trainer.display.progress import Phase, Progress
 
+TOLD_PARTS = 4
+"""A phase whose length is known is told in so many parts, where lines are printed."""
+
+QUIET_SECONDS = 10.0
+"""After so long without a line, the stage that a step comes to is told, where lines are printed."""
+
 
 class Display(ABC):
     """Shows one run. Use it as a context manager: the terminal is restored whatever happens."""
@@ -39,14 +46,15 @@ class Display(ABC):
         self.console = console
 
     @contextmanager
-    def phase(self, title: str, total: int | None = None) -> Iterator[Phase]:
+    def phase(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Phase]:
         """Show something other than a training step: a model that loads, an evaluation.
 
         Args:
             title: what is being done, without a full stop.
             total: of how many units it consists; None where that is not known.
+            unit: what is counted, such as ``prompts``.
         """
-        phase = Phase(title, total)
+        phase = Phase(title, total, unit, self._phase_moved)
         self.progress.phase = phase
         self._phase_began(phase)
         try:
@@ -62,7 +70,9 @@ class Display(ABC):
 
     def stage(self, name: str) -> None:
         """Say what the running step does now: rollout, reward, advantage, update."""
-        self.progress.stage = name
+        if name != self.progress.stage:
+            self.progress.stage = name
+            self._stage_began()
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take one finished step's figures, named as in metrics.jsonl."""
@@ -77,7 +87,14 @@ class Display(ABC):
     def _phase_began(self, phase: Phase) -> None: ...
 
     @abstractmethod
+    def _phase_moved(self, phase: Phase, before: int) -> None:
+        """`phase` has come from `before` units to ``phase.completed``."""
+
+    @abstractmethod
     def _phase_ended(self, phase: Phase, *, failed: bool) -> None: ...
+
+    @abstractmethod
+    def _stage_began(self) -> None: ...
 
     @abstractmethod
     def _step_ended(self) -> None: ...
@@ -99,13 +116,36 @@ class Display(ABC):
 
 
 class PlainDisplay(Display):
-    """One line a step, ASCII where it is ours, as fit for a log file as for a pipe."""
+    """One line a step, ASCII where it is ours, as fit for a log file as for a pipe.
+
+    What takes long is told on the way: an evaluation by quarters, the first step when it begins,
+    and a later one where nothing was said for `QUIET_SECONDS`.
+    """
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        super().__init__(progress, console)
+        self._said = time.monotonic()
+        self._stepping = False
 
     def say(self, message: str) -> None:
+        self._said = time.monotonic()
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def _phase_began(self, phase: Phase) -> None:
         self.say(f"{phase.title} ...")
+
+    def _phase_moved(self, phase: Phase, before: int) -> None:
+        if not phase.total or phase.completed >= phase.total:  # its end is told anyway
+            return
+        if TOLD_PARTS * phase.completed // phase.total > TOLD_PARTS * before // phase.total:
+            unit = f" {phase.unit}" if phase.unit else ""
+            self.say(f"{phase.title}: {phase.completed}/{phase.total}{unit}")
+
+    def _stage_began(self) -> None:
+        first, self._stepping = not self._stepping, True
+        if first or time.monotonic() - self._said >= QUIET_SECONDS:
+            step = f"step {self.progress.step + 1}/{self.progress.steps}"
+            self.say(f"{step}: {self.progress.stage} ...")
 
     def _phase_ended(self, phase: Phase, *, failed: bool) -> None:
         word = "failed" if failed else "done"
@@ -134,6 +174,12 @@ class LiveDisplay(Display):
 
     def _phase_began(self, phase: Phase) -> None:
         self._live.refresh()
+
+    def _phase_moved(self, phase: Phase, before: int) -> None:
+        """The panel is drawn again a few times a second, as it is."""
+
+    def _stage_began(self) -> None:
+        """As `_phase_moved`."""
 
     def _phase_ended(self, phase: Phase, *, failed: bool) -> None:
         good, bad = ("✓", "✗") if self._unicode else ("ok", "failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,17 +19,28 @@ TREND_STEPS = 3
 
 @dataclass
 class Phase:
-    """Something that is not a training step: a model that loads, an evaluation."""
+    """Something that is not a training step: a model that loads, an evaluation.
+
+    Args:
+        title: what is being done, without a full stop.
+        total: of how many units it consists; None where that is not known.
+        unit: what is counted, such as ``prompts``.
+        moved: called after each `advance`.
+    """
 
     title: str
     total: int | None = None
+    unit: str = ""
+    moved: Callable[[Phase, int], None] | None = None
     completed: int = 0
     result: str = ""
     began: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int = 1) -> None:
         """`count` more units are done."""
-        self.completed += count
+        before, self.completed = self.completed, self.completed + count
+        if self.moved is not None:
+            self.moved(self, before)
 
     @property
     def seconds(self) -> float:

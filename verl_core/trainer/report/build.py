@@ -207,6 +207,7 @@ def _draw(run: RunData, report: Mapping[str, Any]) -> dict[str, tuple[bytes, str
     colours = {**colours, "fused": "ink", "gate": "gate", "rest": "muted"}
     colours |= {f"gate:{name}": "gate" for name in run.gates}
     evaluation, parts, head = report["evaluation"], report["contributions"], report["headline"]
+    captions = page.captions(report)
     drawn: dict[str, tuple[bytes, str, str]] = {}
     with theme.drawing():
         for shape in (theme.WIDE, theme.NARROW):
@@ -223,9 +224,9 @@ def _draw(run: RunData, report: Mapping[str, Any]) -> dict[str, tuple[bytes, str
                     continue
                 theme.settle(figure)
                 if shape.narrow:
-                    svg = theme.as_svg(figure, f"{name}-narrow", page.CAPTIONS[name])
+                    svg = theme.as_svg(figure, f"{name}-narrow", captions[name])
                     drawn[name] = (*drawn[name][:2], svg)
                 else:
                     png = theme.as_png(figure)
-                    drawn[name] = (png, theme.as_svg(figure, name, page.CAPTIONS[name]), "")
+                    drawn[name] = (png, theme.as_svg(figure, name, captions[name]), "")
     return drawn

@@ -95,7 +95,7 @@ def why(
 
 
 def held_out(measures: Sequence[Mapping[str, Any]], colours: Colours, shape: Shape) -> Figure:
-    """Each measure before and after on held-out prompts, with 95 % intervals."""
+    """Each measure on held-out prompts, before, after or both, with 95 % intervals."""
     groups = [
         ("", [m for m in measures if m["kind"] == "fused"], 1.0),
         ("score by mount", [m for m in measures if m["kind"] == "mount"], 1.0),
@@ -117,7 +117,9 @@ def held_out(measures: Sequence[Mapping[str, Any]], colours: Colours, shape: Sha
         if scale == 100.0:
             left, right = axes.get_xlim()
             axes.set_xlim(max(left, -2.0), min(right, 102.0))
-    key = "○ before · ● after · ▬ 95 % interval"
+    marks = [("before", "○ before"), ("after", "● after")]
+    shown = [text for side, text in marks if any(measure[side] for measure in measures)]
+    key = " · ".join([*shown, "▬ 95 % interval"])
     if any(measure["reference"] is not None for measure in measures):
         key += " · | references"
     panels[0].set_title(key, loc="right", fontsize=8, fontweight="normal", color=LIGHT["muted"])

@@ -8,22 +8,45 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from verl_core.trainer import series
 from verl_core.trainer.report import story
 from verl_core.trainer.report.theme import DARK, LIGHT
 from verl_reward_sdk import VerlRewardError
 
-CAPTIONS = {
-    "rewards": "Rewards by mount, gate rates and weights over the training steps",
-    "why": "What each mount added to the change of the fused reward",
-    "heldout": "Every measure on held-out prompts before and after training",
-    "training": "Answer length, KL, loss and speed over the training steps",
-}
 _STATUS = {
     "finished": "good",
     "running": "running",
     "stopped": "stopped",
     "failed": "bad",
 }
+
+
+def captions(report: Mapping[str, Any]) -> dict[str, str]:
+    """Figure -> what it shows, for those who do not see it; it speaks of nothing that is not there.
+
+    Args:
+        report: as ``report.json`` holds it.
+    """
+    sides = " and ".join(sides_of(report)) or "before and after"
+    kl = "KL, " if has_kl(report) else ""
+    return {
+        "rewards": "Rewards by mount, gate rates and weights over the training steps",
+        "why": "What each mount added to the change of the fused reward",
+        "heldout": f"Every measure on held-out prompts {sides} training",
+        "training": f"Answer length, {kl}loss and speed over the training steps",
+    }
+
+
+def sides_of(report: Mapping[str, Any]) -> list[str]:
+    """Which evaluations the run has: ``before``, ``after``, both or none."""
+    evaluation = report["evaluation"] or {}
+    return [side for side in ("before", "after") if evaluation.get(side)]
+
+
+def has_kl(report: Mapping[str, Any]) -> bool:
+    """Whether a step has a KL to the reference model."""
+    values = report["training"]["series"].get(series.KL, ())
+    return any(value is not None for value in values)
 
 
 def render(report: Mapping[str, Any], svgs: Mapping[str, tuple[str, str]]) -> str:
@@ -63,9 +86,10 @@ def render(report: Mapping[str, Any], svgs: Mapping[str, tuple[str, str]]) -> st
         colours={mount["name"]: mount["colour"] for mount in report["mounts"]},
         parts={part["mount"]: part for part in report["contributions"]},
         changed=story.changed,
+        sides=sides_of(report),
+        has_kl=has_kl(report),
         figure_value=figure_value,
         outcome=outcome,
-        captions=CAPTIONS,
         svgs={name: (Markup(wide), Markup(narrow)) for name, (wide, narrow) in svgs.items()},
         status_class=_STATUS.get(report["run"]["status"], "stopped"),
         model=Path(str(report["run"]["model"] or "")).name,
@@ -77,12 +101,15 @@ def render(report: Mapping[str, Any], svgs: Mapping[str, tuple[str, str]]) -> st
 
 
 def figure_value(value: float | None, unit: str, *, sign: bool = False) -> str:
-    """A measure's figure in its own unit: ``0.264``, ``7.5 %``, ``31.2``."""
+    """A measure's figure in its own unit: ``0.264``, ``7.5 %``, ``31.2``.
+
+    With `sign` it is a change: that of a share is given in percentage points, ``−7.5 pp``.
+    """
     shown = story.signed if sign else story.number
     if value is None:
         return "–"
     if unit == "share":
-        return f"{shown(100 * value, 1)}\u00a0%"
+        return f"{shown(100 * value, 1)}\u00a0{'pp' if sign else '%'}"
     return shown(value, 1 if unit == "tokens" else 3)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_core.trainer.weight_text import change_texts, setting_text
+
 Report = Mapping[str, Any]
 
 
@@ -38,21 +40,13 @@ def percent(share: float | None) -> str:
 def setting(value: Any) -> str:
     """A weight as a person writes it: a number, or its schedule in words."""
     if isinstance(value, Mapping):
-        kind, body = next(iter(value.items()), ("schedule", None))
-        if isinstance(body, Mapping) and "from" in body and "to" in body:
-            return f"{kind} {body['from']:g} → {body['to']:g}"
-        return f"{kind} schedule"
+        return setting_text(value)
     return f"{value:.4g}".replace("-", "−") if isinstance(value, (int, float)) else str(value)
 
 
 def changed(revision: Mapping[str, Any]) -> str:
     """``tone 1 → 0.5, conversion 0.5 → 1``: what a revision changed."""
-    before, after = revision["before"], revision["after"]
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return ", ".join(
-        f"{name} {setting(before.get(name, 'none'))} → {setting(after.get(name, 'none'))}"
-        for name in names
-    )
+    return ", ".join(change_texts(revision["before"], revision["after"]))
 
 
 def _rise(report: Report) -> str:
@@ -154,7 +148,8 @@ def _checks(report: Report) -> str:
     missed = [check["name"] for check in checks if not check["met"]]
     if not missed:
         return f"All {len(checks)} checks are met."
-    return f"{len(missed)} of {len(checks)} checks are not met: {'; '.join(missed)}."
+    verb = "is" if len(missed) == 1 else "are"
+    return f"{len(missed)} of {len(checks)} checks {verb} not met: {'; '.join(missed)}."
 
 
 def _left_out(report: Report) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from verl_core.trainer.display import printable
+from verl_core.trainer.near import near
 from verl_core.trainer.report.page import figure_value, outcome
 from verl_core.trainer.report.story import number, signed
+from verl_core.trainer.run_folder import held_out_prompts
 
 _STYLES = {"good": "green", "bad": "red", "": ""}
 
@@ -36,9 +37,9 @@ def print_summary(
     console = printable(console or Console())
     report = json.loads((run_dir / "report" / "report.json").read_bytes())
     console.print()
-    if report["evaluation"]:
+    if report["headline"]["kind"] == "held_out":
         console.print(_measures(report))
-    else:
+    else:  # there is no before and after to set side by side
         console.print(Text(report["story"][0]))
     checks = report["verdict"].get("checks", [])
     if checks:
@@ -51,18 +52,20 @@ def print_summary(
 
 
 def talk_command(run_dir: Path) -> str | None:
-    """The command that talks to the run's model, from here; None where it was not saved."""
+    """The command that talks to the run's model, from here; None where it was not saved.
+
+    Where the run has held-out prompts, it answers some of them: with their system line and facts,
+    as the model was trained, while a bare question comes without.
+    """
     model = run_dir / "model"
     if not model.exists():
         return None
-    return shlex.join([near(Path(sys.executable)), "-m", "verl_core.trainer.talk", near(model)])
-
-
-def near(path: Path) -> str:
-    """`path` as one would type it here: relative where it lies under the current folder."""
-    # Not resolved: an environment's python is a link out of it.
-    found = os.path.relpath(path)
-    return str(path) if found.startswith("..") else found
+    words = [near(Path(sys.executable)), "-m", "verl_core.trainer.talk", near(model)]
+    prompts, key = held_out_prompts(run_dir)
+    if prompts is not None:
+        words += ["--prompts", near(prompts)]
+        words += [] if key == "prompt" else ["--prompt-key", key]
+    return shlex.join(words)
 
 
 def _figure(value: float | None, unit: str, *, sign: bool = False) -> str:
@@ -80,9 +83,10 @@ def _measures(report: Mapping[str, Any]) -> Table:
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
     table.add_column("measure")
-    for name in ("before", "after", "change", "95 % interval", "SE"):
+    for name in ("before", "after", "change", "95 % interval", "change\n/ SE"):
         table.add_column(name, justify="right", no_wrap=True)
     for measure in report["evaluation"]["measures"]:
         unit, diff = measure["unit"], measure["diff"]
@@ -93,10 +97,10 @@ def _measures(report: Mapping[str, Any]) -> Table:
         change = _figure(diff["mean"], unit, sign=True) if diff else "–"
         interval = "–"
         if diff and diff["low"] is not None:
-            ends = (_figure(diff[end], unit, sign=True) for end in ("low", "high"))
-            interval = " to ".join(ends)
+            low, high = (_figure(diff[end], unit, sign=True) for end in ("low", "high"))
+            interval = f"{low.removesuffix(' pp')} to {high}"
         reference = measure["reference"]
-        label = measure["label"] + (f" (references {number(reference, 1)})" if reference else "")
+        label = measure["label"] + (f"\n(references {number(reference, 1)})" if reference else "")
         style = _STYLES[outcome(measure)]
         table.add_row(
             Text(label, style="bold" if measure["kind"] == "fused" else ""),
@@ -110,13 +114,17 @@ def _measures(report: Mapping[str, Any]) -> Table:
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> Table:
-    """One line a check; the target stands where it was missed."""
+    """One line a check; the target stands beneath where it was missed."""
     table = Table.grid(padding=(0, 2))
+    table.title = Text.assemble(("targets", "bold"), "  (SE: standard error of the change)")
+    table.title_justify, table.title_style = "left", ""
     table.add_column(no_wrap=True)
     for check in checks:
         word = Text("met", style="green") if check["met"] else Text("NOT MET", style="bold red")
-        target = "" if check["met"] else f"target: {check['target']}"
-        table.add_row(word, check["name"], check["found"], Text(target, style="red"))
+        name = Text(check["name"])
+        if not check["met"]:
+            name.append(f"\ntarget: {check['target']}", style="red")
+        table.add_row(word, name, check["found"])
     return table
 
 

@@ -36,7 +36,7 @@ class Rules(RewardProvider[RulesConfig]):
         self._ruleset: RuleSet | None = None
 
     @property
-    def score_range(self) -> tuple[float, float]:  # type: ignore[override]
+    def score_range(self) -> tuple[float, float]:
         """``min`` and ``max`` of the rule file, which is read for it if it was not yet."""
         rules = self._ruleset or self._load()
         return rules.low, rules.high
