@@ -14,6 +14,24 @@ def peak_rss_gb() -> float:
     return peak * unit / 1e9
 
 
+_M_MMAP_THRESHOLD = -3  # of mallopt(3)
+_LARGE = 1 << 20
+
+
+def keep_large_blocks_apart() -> bool:
+    """Have the C library (glibc) map each block of 1 MiB or more by itself.
+
+    Left alone, glibc raises that bound to 32 MiB as it goes, and lays tensors of all sizes into
+    heaps whose holes then fit nothing: a CPU run's resident size creeps up by some 0.2 GB more.
+    Call it before the first model is loaded.
+
+    Returns:
+        Whether the C library has such a call, and took it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _LARGE) == 1
+
+
 def release_free_memory() -> bool:
     """Hand freed heap pages back to the system, where the C library can (glibc).
 
