@@ -99,10 +99,13 @@ def test_info_shows_the_examples_setting(installed, tmp_path):
 
 
 def test_the_readmes_mount_scores_in_the_engine_with_no_edit_to_the_core(installed, tmp_path):
-    [mount] = re.findall(r"```yaml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    head = "model: {path: HuggingFaceTB/SmolLM2-135M-Instruct}\ndata: {train: prompts.jsonl}\n"
-    (tmp_path / "run.yaml").write_text(head + mount, encoding="utf-8")
-    (tmp_path / "prompts.jsonl").write_text("{}\n", encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
+    [run] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    [row] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "run.yaml").write_text(run, encoding="utf-8")
+    (tmp_path / "prompts.jsonl").write_text(row, encoding="utf-8")
+    checked = python(installed, tmp_path, "-m", "verl_core.cli.main", "train", "run.yaml", "--check")
+    assert "1 prompts to train on" in checked
     reads, scores, status = json.loads(python(installed, tmp_path, "-c", SCORE))
     assert reads == ["product_facts"]
     assert scores == [1.0, 0.5]
