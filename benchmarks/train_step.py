@@ -89,7 +89,8 @@ def main(
 def measure(cfg: RunConfig, steps: int, *, with_peer: bool) -> Seconds:
     """Train ``steps + 1`` steps, each followed by the peer's on the same rows."""
     with Session(cfg, plain=True) as opened:
-        run = WatchedRun(**{one.name: getattr(opened, one.name) for one in fields(Run)})
+        given = {one.name: getattr(opened, one.name) for one in fields(Run) if one.init}
+        run = WatchedRun(**given)
         plain = _plain(cfg, run) if with_peer else None
         warm, counted = Seconds(), Seconds()
         for step in range(1, steps + 2):

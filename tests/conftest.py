@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -290,3 +291,12 @@ def records(path: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def read_jsonl() -> Callable[[Path], list[dict[str, Any]]]:
     return records
+
+
+@pytest.fixture
+def our_children() -> Callable[[], list[psutil.Process]]:
+    """The processes below this one that were not there when the test began, children's own too."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [
+        child for child in psutil.Process().children(recursive=True) if child not in before
+    ]

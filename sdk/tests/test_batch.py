@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from verl_reward_sdk import RewardBatch
+from verl_reward_sdk import ContractError, RewardBatch
 
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "Which jacket?"}]}]
 
@@ -103,3 +103,17 @@ def test_an_array_that_is_handed_in_is_copied_and_read_only() -> None:
     assert whole.response_ids[0].tolist() == [1, 2]
     with pytest.raises(ValueError, match="read-only"):
         whole.response_ids[0][0] = 9
+
+
+def test_openrlhfs_queries_lose_their_prompts() -> None:
+    found = RewardBatch.from_openrlhf(["Why? So.", "How? Thus."], ["Why?", "How? "], ["a", "b"])
+    assert found.responses == (" So.", "Thus.")
+    assert found.columns["ground_truth"] == ("a", "b")
+
+
+def test_a_query_of_openrlhf_that_does_not_begin_with_its_prompt_is_refused() -> None:
+    with pytest.raises(ContractError, match="does not begin with its prompt") as caught:
+        RewardBatch.from_openrlhf(["Why? So.", "How?  Thus."], ["Why?", "How? Thus."])
+    assert (caught.value.row, caught.value.value) == (1, "How?  Thus.")
+    with pytest.raises(ContractError, match="prompts has a wrong length"):
+        RewardBatch.from_openrlhf(["Why? So."], [])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import verl_core
-from verl_core.cli.errors import run
+from verl_core.cli.errors import from_here, run
 from verl_core.cli.main import COMMANDS, main
 from verl_reward_sdk import ConfigError, PluginError, VerlRewardError
 
@@ -34,7 +34,7 @@ def test_help_shows_every_command_with_one_line_and_imports_none(plugin_site):
 
 
 def test_the_commands_of_the_design_are_there():
-    assert list(COMMANDS)[:5] == ["list", "info", "train", "serve", "weights"]
+    assert list(COMMANDS) == ["list", "info", "train", "serve", "weights", "talk"]
 
 
 def test_version_names_the_plugin_api(capsys):
@@ -170,3 +170,24 @@ def test_an_extension_cannot_take_the_place_of_a_built_in_command(plugin_site, c
     plugin_site.add("acme", extensions={"list": "acme_k"}, files=files)
     assert main(["list", "--json"]) == 0
     assert capsys.readouterr().out.startswith("[")
+
+
+def test_paths_under_the_current_folder_are_shown_as_one_would_type_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path)
+    text = f"{here}/a/run.yaml:1:2: x\n{here}/b.yaml (did you mean '{here}/c.yaml'?)"
+    assert from_here(text) == "a/run.yaml:1:2: x\nb.yaml (did you mean 'c.yaml'?)"
+    for other in (f"/x{here}/b.yaml", f"{here}-2/b.yaml", f"no folder {here}"):
+        assert from_here(other) == other
+    monkeypatch.chdir("/")
+    assert from_here(text) == text
+
+
+def test_an_error_of_a_run_names_its_file_from_here(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "run.yaml").write_text("reward: [{type: x, plugin: rules}]\nsed: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "sub/run.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "sub/run.yaml:2:1: sed: unknown key" in said
+    assert str(tmp_path) not in said

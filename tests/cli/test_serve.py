@@ -57,18 +57,14 @@ server: {port: 0}
 class Serving:
     """One ``verl-reward serve`` process; `url` is read from what it prints."""
 
-    def __init__(self, folder: Path, env: dict[str, str], words: list[str]) -> None:
+    def __init__(
+        self, folder: Path, env: dict[str, str], words: list[str], *, ignored: bool = False
+    ) -> None:
+        # With `ignored`, as a shell script leaves SIGINT to what it starts with &.
+        shell = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
+        command = [sys.executable, "-W", "error", "-m", "verl_core.cli.main", "serve", "run.yaml"]
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "error",
-                "-m",
-                "verl_core.cli.main",
-                "serve",
-                "run.yaml",
-                *words,
-            ],
+            [*shell, *command, *words],
             cwd=folder,
             env=env,
             stdout=subprocess.PIPE,
@@ -110,8 +106,8 @@ def serve(plugin_site: Any, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     env |= {"PYTHONPATH": str(plugin_site.folder), "HOME": str(plugin_site.home)}
     started: list[Serving] = []
 
-    def start(*words: str, **more: str) -> Serving:
-        serving = Serving(folder, env | more, list(words))
+    def start(*words: str, ignored: bool = False, **more: str) -> Serving:
+        serving = Serving(folder, env | more, list(words), ignored=ignored)
         started.append(serving)
         return serving
 
@@ -154,6 +150,12 @@ def test_it_is_live_but_not_ready_while_it_loads_and_ctrl_c_ends_it(serve: Any) 
     assert serving.ready()["live"] is True
     assert serving.end(signal.SIGINT) == (0, "")
     assert (serve.folder / "elsewhere" / "weights.db").exists()
+
+
+def test_ctrl_c_ends_it_where_a_script_has_started_it_in_the_background(serve: Any) -> None:
+    serving = serve(ignored=True)
+    serving.ready()
+    assert serving.end(signal.SIGINT) == (0, "")
 
 
 def test_a_provider_that_cannot_be_loaded_ends_it_and_names_the_mount(serve: Any) -> None:

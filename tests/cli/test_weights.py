@@ -156,7 +156,22 @@ def test_all_that_gives_no_weight_is_told_at_once(
     ]
 
 
-def test_history_tells_who_what_and_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_in_80_columns_keeps_its_headings(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    served.store.update({"tone": 1}, author="li", reason="customers found it cold")
+    assert main(["weights", "history"]) == 0
+    shown = capsys.readouterr().out
+    for heading in ("Revision", "From step", "Time (UTC)", "Author", "Change", "Reason"):
+        assert heading in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_history_tells_who_what_and_why(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     served.store.lease(3)
     served.store.update({"tone": 1}, author="li [x]", reason="too [bold]polite[/]")
     assert main(["weights", "history"]) == 0

@@ -7,10 +7,12 @@ in the text, name the YAML path, and hold the words.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from verl_core.config import RunConfig
+from verl_core.config import RunConfig, load_run_config
+from verl_reward_sdk import ConfigError
 
 Load = Callable[..., RunConfig]
 Complain = Callable[..., list[str]]
@@ -112,9 +114,16 @@ def test_a_value_out_of_bounds_is_told_with_its_bound(
         ("scale: 0", "0", "tone.scale", "must not be 0"),
         ("clip: [1, 0]", "clip", "tone.clip", "1 is not below 0"),
         ("max_error_rate: 1.5", "1.5", "tone.max_error_rate", "at most 1, got 1.5"),
-        ("execution: process", "process", "tone.execution", "later release | 'thread'"),
+        ("execution: ray", "ray", "tone.execution", "later release | 'process'"),
+        ("workers: 0", "0", "tone.workers", "at least 1, got 0"),
+        ("execution: inline, workers: 2", "2}", "tone.workers", "not for an inline mount"),
+        ("retries: 1.5", "1.5", "tone.retries", "expected a whole number"),
+        ("retry_wait: 2", "2}", "tone.retry_wait", "needs retries:"),
+        ("breaker: {failures: 0}", "0}", "tone.breaker.failures", "at least 1, got 0"),
+        ("host: {concurrency: 2}", "host", "tone.host.name", "missing"),
+        ("cache: {row: 5}", "row", "tone.cache.row", "did you mean 'rows'?"),
         ("execution: thred", "thred", "tone.execution", "did you mean 'thread'?"),
-        ("normalize: group", "group", "tone.normalize", "later release"),
+        ("normalize: grup", "grup", "tone.normalize", "did you mean 'group'?"),
         ("on_error: ignore", "ignore", "tone.on_error", "'mask', 'abstain' or 'raise'"),
         ("on_error: {defalt: 1}", "defalt", "tone.on_error.defalt", "did you mean 'default'?"),
         ("safe_globals: [a.B, c]", "c]", "tone.safe_globals[1]", "module.Class, got 'c'"),
@@ -135,7 +144,8 @@ def test_a_bad_key_of_a_mount_is_named_by_the_mounts_name(
 @pytest.mark.parametrize(
     ("weight", "at", "path", "words"),
     [
-        ("{cosine: {from: 1}}", "cosine", "cosine", "later release | linear and step"),
+        ("{cosine: {from: 1, steps: 3}}", "cosine", "cosine.to", "missing"),
+        ("{cosnie: {from: 1}}", "cosnie", "cosnie", "did you mean 'cosine'?"),
         ("{liner: {from: 1}}", "liner", "liner", "did you mean 'linear'?"),
         ("{linear: {from: 1, to: 2, step: 3}}", "step", "linear.step", "did you mean 'steps'?"),
         ("{linear: {from: 1, steps: 3}}", "linear", "linear.to", "missing"),
@@ -156,7 +166,8 @@ def test_a_bad_schedule_is_told_within_its_mount(
 @pytest.mark.parametrize("weight", ["{}", "{linear: {from: 1, to: 1, steps: 1}, step: {from: 1}}"])
 def test_a_schedule_is_of_one_kind(complain: Complain, weight: str) -> None:
     text = f"reward: [{{{TONE}, weight: {weight}}}]\n"
-    check(complain, text, "weight", "reward.tone.weight", "a schedule is one of linear or step")
+    words = "a schedule is one of linear or cosine or step"
+    check(complain, text, "weight", "reward.tone.weight", words)
 
 
 @pytest.mark.parametrize(
@@ -360,3 +371,56 @@ def test_a_right_file_is_not_refused(load: Load) -> None:
     config = load(f"reward: [{{{TONE}}}, {{{GATE}, penalty: -1, threshold: {{below: 1}}}}]\n")
     assert [mount.name for mount in config.reward] == ["tone", "g"]
     assert [mount.is_gate for mount in config.reward] == [False, True]
+
+
+GAE = "dataflow: {rollout: [actor], reward: [tone], advantage: [gae], update: [ppo]}\n"
+
+
+@pytest.mark.parametrize(
+    ("flow", "name"),
+    [("", "grpo"), (GAE.replace("gae", "grpo"), "grpo"), (GAE.replace("gae", "gdpo"), "gdpo")],
+)
+def test_one_response_a_prompt_is_refused_where_advantages_compare_them(
+    complain: Complain, flow: str, name: str
+) -> None:
+    [line] = complain(f"reward: {{{TONE}}}\n{flow}rollout: {{n: 1}}\n")
+    assert f"rollout.n: must be at least 2 for {name}, got 1" in line
+    assert "gae" in line
+
+
+def test_one_response_a_prompt_is_enough_for_gae(load: Load) -> None:
+    assert load(f"reward: {{{TONE}}}\n{GAE}", "rollout.n=1").rollout.n == 1
+
+
+def test_a_file_that_is_not_there_has_another_run_suggested_and_no_list_of_rules(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tone.yaml").write_text("rules: []\n", "utf-8")
+    (tmp_path / "tone.jsonl").write_text("{}\n", "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(tmp_path / "tune.yaml")
+    assert caught.value.hint is None
+    (tmp_path / "tuned.yaml").write_text("name: x\nreward:\n  - {type: a}\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"did you mean '.*tuned\.yaml'"):
+        load_run_config(tmp_path / "tune.yaml")
+
+
+def test_an_empty_file_is_told_what_a_command_line_cannot_say(complain: Complain) -> None:
+    lines = complain("", head="")
+    assert [line.split(": ")[1] for line in lines] == ["model.path", "data.train", "reward"]
+    assert "reward=" not in lines[2]
+    assert "verl-reward info" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ("optim: {lr: 1\nseed: 2\n", "the { opened in line 3, column 8 has no } up to here"),
+        ("plugins: [a,\n b\n", "the [ opened in line 3, column 10 has no ] up to here"),
+    ],
+)
+def test_an_unclosed_bracket_is_told_where_it_was_opened(
+    complain: Complain, text: str, opened: str
+) -> None:
+    [line] = complain(text)
+    assert opened in line

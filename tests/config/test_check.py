@@ -224,8 +224,8 @@ def test_a_model_path_that_can_be_nothing_is_refused(
          "dataflow", "the stage 'advantage' is missing | write advantage: [grpo]"),
         ("{rollout: [actor], reward: [a, a], advantage: [grpo], update: [ppo]}",
          "dataflow.reward[1]", "'a' runs in the stage 'reward' already"),
-        ("{rollout: [actor], reward: [a], advantage: [gdpo], update: [ppo]}",
-         "dataflow.advantage[0]", "'gdpo' comes in a later release"),
+        ("{rollout: [actor], reward: [a], advantage: [rloo], update: [ppo]}",
+         "dataflow.advantage[0]", "'rloo' comes in a later release"),
         ("{rollout: [actor], reward: [a], advantage: [{name: mine, node_class: mine.Node}], "
          "update: [ppo]}", "dataflow.advantage[0].node_class", "no module 'mine'"),
     ],

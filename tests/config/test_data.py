@@ -69,8 +69,19 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
         ('{"prompt": "a", "x": ' + "9" * 5000 + "}", "too large a number"),
         ('{"prompt": "a", "prompt": "b"}', "the key 'prompt' stands in it twice"),
         ('{"prompt": "a", "x": {"y": 1, "y": 2}}', "the key 'y' stands in it twice"),
-        ('{"prompt": "a", "x": ' + "[" * 9000 + "]" * 9000 + "}", "nested too deeply"),
+        ('{"prompt": "a", "x": ' + "[" * 9000 + "]" * 9000 + "}", "nested deeper than 64 levels"),
+        ('{"prompt": "a", "x": ' + "[" * 64 + "]" * 64 + "}", "nested deeper than 64 levels"),
+        ('{"prompt": "a", "x": ' + '{"y":' * 64 + "1" + "}" * 65, "nested deeper than 64 levels"),
         ('{"prompt": "\\ud800"}', "surrogate"),
+        ('{"prompt": "a", "x": ["\\udc00\\ud800"]}', "half of a surrogate pair"),
+        ('{"prompt": "a", "\\ud83d": 1}', "half of a surrogate pair"),
+        (b'{"prompt": "\xed\xa0\x80"}', "prompts.jsonl:2:13: byte 0xed is not UTF-8"),
+        (b'{"prompt": "a\x00b"}', "prompts.jsonl:2:14: not JSON: Invalid control character"),
+        (b"\x00\x00\x00", "prompts.jsonl:2:1: not JSON"),
+        (b'\xef\xbb\xbf{"prompt": "a"}', "prompts.jsonl:2"),
+        ('{"prompt": "a"} {"prompt": "b"}', "prompts.jsonl:2:17: not JSON: Extra data"),
+        ('{"prompt": "a", "x": Infinity}', "Infinity is no number"),
+        ('{"prompt": [{"role": "user", "content": "a", "role": "user"}]}', "'role' stands in it"),
         (b'{"prompt": "\xe9"}', "prompts.jsonl:2:13: byte 0xe9 is not UTF-8"),
         ('{"promt": "a"}', "prompts.jsonl:2: the row has no 'prompt' | did you mean 'promt'?"),
         ('{"question": "a"}', "the row has no 'prompt' | data.prompt_key names another"),
@@ -101,7 +112,7 @@ def test_all_bad_rows_are_told_up_to_a_bound(tmp_path: Path) -> None:
     assert lines[10:] == ["prompts.jsonl: 15 more rows are bad"]
 
 
-@pytest.mark.parametrize("content", ["", "\n\n", "  \n"])
+@pytest.mark.parametrize("content", ["", "\n\n", "  \n", "\ufeff", "\ufeff\r\n\t\r\n"])
 def test_a_file_without_rows_is_refused(tmp_path: Path, content: str) -> None:
     [said] = refusal(write(tmp_path, content))
     assert "the file is empty" in said
@@ -132,6 +143,37 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=5,
 )
+
+
+def test_a_row_may_have_as_many_levels_as_a_yaml_document(tmp_path: Path) -> None:
+    lists = "[" * 63 + "]" * 63  # and the row itself
+    text = '"' + "[" * 500 + '"'  # brackets of a text are no levels
+    [row] = read_rows(write(tmp_path, f'{{"prompt": "a", "x": {lists}, "y": {text}}}'))
+    assert json.dumps(row.columns["x"]) == lists
+    assert row.columns["y"] == "[" * 500
+
+
+def test_a_utf16_file_is_told_to_be_saved_as_utf8(tmp_path: Path) -> None:
+    [said] = refusal(write(tmp_path, '{"prompt": "a"}'.encode("utf-16")))
+    assert said.startswith("prompts.jsonl:1:1: byte 0xff is not UTF-8")
+    assert "save the file as UTF-8" in said
+
+
+def test_a_line_of_ten_megabytes_is_a_row_as_any_other(tmp_path: Path) -> None:
+    long = "word " * 2_000_000
+    rows = read_rows(write(tmp_path, '{"prompt": "a"}', json.dumps({"prompt": "b", "x": long})))
+    assert (rows[1].line, rows[1].columns["x"]) == (2, long)
+
+
+def test_the_one_of_many_keys_that_stands_twice_is_named(tmp_path: Path) -> None:
+    keys = ", ".join(f'"k{n}": 1' for n in range(200_000))  # each compared with each would not end
+    [said] = refusal(write(tmp_path, f'{{"prompt": "a", {keys}, "k199999": 2}}'))
+    assert "the key 'k199999' stands in it twice" in said
+
+
+def test_escaped_null_characters_and_whole_surrogate_pairs_are_text(tmp_path: Path) -> None:
+    [row] = read_rows(write(tmp_path, '{"prompt": "a\\u0000b", "x": "\\ud83d\\ude00"}'))
+    assert (row.prompt, row.columns["x"]) == ("a\0b", "\U0001f600")
 
 
 @given(st.lists(st.tuples(PROMPTS, VALUES), min_size=1, max_size=4), st.booleans())

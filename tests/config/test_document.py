@@ -168,7 +168,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_names_the_nearest_one(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("a: 1")
+    (tmp_path / "config.yaml").write_text("reward: []")
     with pytest.raises(ConfigError, match=r"no such file .*did you mean '.*config\.yaml'"):
         load_yaml(tmp_path / "confg.yaml")
 

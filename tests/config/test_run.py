@@ -36,6 +36,8 @@ reward:
      on_error: {default: 0.5}, clip: [0, 1], when: guard >= 0, safe_globals: [a.B], timeout: 5}
   - {type: late, plugin: rules, after: [guard], only_if: open, weight: {step: {from: 0,
      at: [[3, 1.5]]}}, applies_to: 'source == "math"', reads: [source]}
+  - {type: far, plugin: rules, execution: process, workers: 2, retries: 3, retry_wait: 0.1,
+     breaker: {failures: 3}, host: {name: api.example.com}, cache: {path: kept/scores.db}}
 eval_reward:
   - {type: accuracy, plugin: rouge}
 fusion: {policy: weighted_sum}
@@ -135,7 +137,7 @@ def test_evaluation_scores_by_the_training_set_unless_told_otherwise(load: Load)
     assert config.eval_rewards().mounts == config.reward
     config = load(FULL)
     assert [mount.name for mount in config.eval_rewards().mounts] == ["accuracy"]
-    assert len(config.rewards().mounts) == 5
+    assert len(config.rewards().mounts) == 6
 
 
 def test_evaluations_fusion_is_the_runs_unless_it_has_its_own(load: Load) -> None:
@@ -169,8 +171,8 @@ def test_places_are_found_by_path_with_mounts_by_name(load: Load) -> None:
     assert config.locate(("reward", 0, "weight")) == (4, 45)
     assert config.locate("reward.tone.init_kwargs.rules") == (6, 27)
     assert config.locate("reward.guard.init_kwargs") == (8, 22)
-    assert config.locate("eval_reward.accuracy.plugin") == (14, 30)
-    assert config.locate("dataflow.safety") == (19, 3)
+    assert config.locate("eval_reward.accuracy.plugin") == (16, 30)
+    assert config.locate("dataflow.safety") == (21, 3)
     # what is not written is in its nearest parent
     assert config.locate("reward.accuracy.timeout") == (4, 5)
 
@@ -242,3 +244,16 @@ def test_reading_a_config_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_options_of_a_fusion_policy_are_written_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model: {path: owner/name}\ndata: {train: prompts.jsonl}\n"
+        "reward: [{type: a, plugin: x}]\nfusion: {policy: constrained, bounds: {a: 0.5}}\n"
+    )
+    config = load_run_config(path, ["fusion.bounds.a=0.75", "fusion.rate=0.1"])
+    assert config.fusion.options == {"bounds": {"a": 0.75}, "rate": 0.1}
+    again = tmp_path / "again.yaml"
+    again.write_text(config.to_yaml())
+    assert load_run_config(again).fusion == config.fusion

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from verl_core.control import ControlServer, ControlState
+from verl_core.control.connection import Limits
 from verl_core.rewards.schedules import Linear
 from verl_core.rewards.weights import WeightStore
 
@@ -16,10 +17,20 @@ from verl_core.rewards.weights import WeightStore
 class Served(ControlServer):
     """A real server of a real store on a free port, and a real client of it."""
 
-    def __init__(self, path: Path | None = None, host: str = "127.0.0.1", **state: Any) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        host: str = "127.0.0.1",
+        limits: Limits | None = None,
+        busy_seconds: float = 4.0,
+        **state: Any,
+    ) -> None:
         config = {"accuracy": 1.0, "tone": Linear(2.0, 0.5, 10), "compliance": 1.0}
-        self.store = WeightStore(config, run_id="demo", path=path, gates=["guard"])
-        super().__init__(ControlState(run_id="demo", store=self.store, **state), host=host, port=0)
+        self.store = WeightStore(
+            config, run_id="demo", path=path, gates=["guard"], busy_seconds=busy_seconds
+        )
+        served = ControlState(run_id="demo", store=self.store, **state)
+        super().__init__(served, host=host, port=0, limits=limits)
         # No TLS here: reading certificates would take longer than the requests.
         self.client = httpx.Client(base_url=self.url, verify=False, trust_env=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -176,3 +177,31 @@ def test_signals_reach_the_main_program_and_nothing_warns() -> None:
     program.send_signal(signal.SIGINT)
     said, errors = program.communicate(timeout=30)
     assert (said, errors, program.returncode) == ("interrupted\n", "", 0)
+
+
+_FORKING = """
+import os, sys
+from verl_core.control import ControlServer, ControlState
+from verl_core.rewards.weights import WeightStore
+state = ControlState(run_id="r", store=WeightStore({"a": 1.0}))
+server = ControlServer(state, port=0)
+server.start()
+until, close = os.pipe()
+if os.fork() == 0:
+    os.close(close)
+    os.read(until, 1)  # lives until its parent ends
+    os._exit(0)
+server.stop()
+with ControlServer(state, port=server.port) as again:
+    print(again.port == server.port)
+os.close(close)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_a_plugin_forks_does_not_hold_the_port() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _FORKING], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.stdout, ended.returncode) == ("True\n", 0), ended.stderr

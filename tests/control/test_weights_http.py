@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable
@@ -360,3 +361,19 @@ def test_a_full_disk_is_500_in_words_and_changes_nothing(
             break
     assert "nothing was changed" in problem(answer, 500)["detail"]
     assert get(server).json()["weights"]["accuracy"] == value - 1
+
+
+def test_a_file_that_another_program_holds_is_503_with_a_time_to_come_back(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "weights.db"
+    server = serve(path=path, busy_seconds=0.1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    answer = post(server, '{"accuracy": 2}')
+    assert "another program holds" in problem(answer, 503)["detail"]
+    assert int(answer.headers["retry-after"]) > 0
+    assert get(server).json()["revision"] == 1  # reading goes on
+    other.execute("ROLLBACK")
+    other.close()
+    assert post(server, '{"accuracy": 2}').status_code == 200

@@ -1,8 +1,9 @@
-"""What the tests of documents share: blocks of Markdown, and a checkout to run them in."""
+"""What the tests of documents share: a checkout to run their blocks in."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -12,81 +13,59 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+
+def _beside(name: str) -> ModuleType:
+    """A module of this folder, which is no package."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+blocks, elsewhere = _beside("blocks"), _beside("elsewhere")
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = Path("examples") / "customer-service"
 DEFAULT_URL = "http://localhost:8000"
+#: Of examples/openrlhf/serve.py.
+OPENRLHF_URL = "http://127.0.0.1:5000"
 #: Settings that make any run a matter of a second.
 SMALL = (
     "trainer.threads=1 data.eval_limit=2 rollout.n=2 rollout.prompts_per_step=1 "
     "rollout.max_new_tokens=4"
 )
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE = re.compile(r"^`([\w./-]+)`:\n\n\Z", re.MULTILINE)
 _SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "<<"}
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block.
-
-    Args:
-        place: ``README.md:12``, its first line.
-        language: as written behind the fence.
-        text: what stands in it.
-        gap: the prose between the block before and this one.
-        file: the file that it is, where the line above it names one.
-    """
-
-    place: str
-    language: str
-    text: str
-    gap: str
-    file: str | None
-
-    def commands(self) -> list[list[str]]:
-        """Its command lines as words, without comments."""
-        lines = self.text.replace("\\\n", " ").splitlines()
-        found = [shlex.split(line, comments=True) for line in lines]
-        return [words for words in found if words]
-
-
-def blocks_of(path: Path) -> list[Block]:
-    """The fenced blocks of a document, in order."""
-    text = path.read_text(encoding="utf-8")
-    blocks, end = [], 0
-    for match in _FENCE.finditer(text):
-        gap, end = text[end : match.start()], match.end()
-        named = _FILE.search(gap)
-        place = f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
-        blocks.append(Block(place, match[1], match[2], gap, named[1] if named else None))
-    assert text.count("```") == 2 * len(blocks), f"{path}: a fence without its end, or indented"
-    return blocks
-
-
-def _is_excerpt(part: Any, whole: Any) -> bool:
-    """Whether all of `part` stands in `whole`; of a list, some items in any order."""
-    if isinstance(part, dict) and isinstance(whole, dict):
-        return all(key in whole and _is_excerpt(part[key], whole[key]) for key in part)
-    if isinstance(part, list) and isinstance(whole, list):
-        return all(any(_is_excerpt(item, other) for other in whole) for item in part)
-    return bool(part == whole)
+_VARIABLE = re.compile(r"[A-Z_]+=\S*")
 
 
 class Serving:
-    """A ``verl-reward serve`` process, ready for requests."""
+    """A process of Python's that serves, ready for requests.
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+    Args:
+        folder: where it runs.
+        words: its arguments.
+        ready: what it says with its address, as a pattern.
+        variables: of its environment.
+    """
+
+    def __init__(
+        self, folder: Path, words: Sequence[str], ready: str, **variables: str | Path
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "verl_core.cli.main", "serve", *words, "server.port=0"],
+            [sys.executable, *words],
             cwd=folder,
+            env={**os.environ, **{name: str(value) for name, value in variables.items()}},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -95,11 +74,17 @@ class Serving:
         said = []
         for line in self.process.stdout:  # ends with the process at the latest
             said.append(line)
-            found = re.search(r"is served at (http\S+)", line)
+            found = re.search(ready, line)
             if found:
                 self.url = found[1]
                 return
-        pytest.fail("verl-reward serve ended:\n" + "".join(said))
+        pytest.fail(f"{shlex.join(words)} ended:\n" + "".join(said))
+
+    @classmethod
+    def control_plane(cls, folder: Path, words: Sequence[str]) -> Serving:
+        """``verl-reward serve`` with these arguments, on a free port."""
+        start = ["-m", "verl_core.cli.main", "serve", *words, "server.port=0"]
+        return cls(folder, start, r"is served at (http\S+)")
 
     def stop(self) -> int:
         """Its exit code after SIGTERM."""
@@ -120,57 +105,72 @@ class Checkout:
             ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("runs")
         )
         self.config = folder / EXAMPLE / "run.yaml"
+        self.page = folder / "README.md"
         self.place = ""
         self.has_trained = False
+        self.elsewhere = elsewhere.Elsewhere(ROOT, folder)
+        self.openrlhf: Serving | None = None
 
     def run(self, document: Path) -> None:
         """Write the files that a document names, then run all of its blocks."""
-        blocks = blocks_of(document)
-        own = self.folder / document.parent.relative_to(ROOT) / "run.yaml"
+        found = blocks.blocks_of(document)
+        self.page = self.folder / document.relative_to(ROOT)
+        own = self.page.with_name("run.yaml")
         self.config = own if own.exists() else self.folder / EXAMPLE / "run.yaml"
-        for block in blocks:
+        for block in found:
             if block.file is not None:
                 path = self.folder / block.file
                 assert not path.exists(), f"{block.place}: {block.file} is in the checkout already"
                 path.write_text(block.text, encoding="utf-8")
-        for number, block in enumerate(blocks):
+        for number, block in enumerate(found):
             self.place = block.place
-            following = blocks[number + 1] if number + 1 < len(blocks) else None
+            following = found[number + 1] if number + 1 < len(found) else None
             runner = getattr(self, f"block_{block.language}", None)
             if runner is None:
                 pytest.fail(f"{block.place}: no test knows blocks of the language {block.language}")
             runner(block, following)
 
+    def stop(self) -> None:
+        """End what the document's commands left running."""
+        if self.openrlhf is not None:
+            self.openrlhf.stop()
+
     # -- blocks ------------------------------------------------------------------------------
 
-    def block_text(self, block: Block, following: Block | None) -> None:
+    def block_text(self, block: Any, following: Any) -> None:
         """Read by people, or compared by the block before."""
 
-    def block_json(self, block: Block, following: Block | None) -> None:
+    def block_json(self, block: Any, following: Any) -> None:
         """One value, or one a line."""
         try:
             json.loads(block.text)
         except json.JSONDecodeError:
             assert all(json.loads(line) for line in block.text.splitlines()), block.place
 
-    def block_python(self, block: Block, following: Block | None) -> None:
+    def block_python(self, block: Any, following: Any) -> None:
         if block.file is not None:
             compile(block.text, block.place, "exec")  # run by the YAML that names its class
+            return
+        if self.elsewhere.is_python(block.text):
+            self.elsewhere.python(block.text)
             return
         said = self._process(sys.executable, "-c", block.text)
         if following and following.language == "text" and following.gap.strip() in ("", "prints"):
             assert said == following.text, block.place
 
-    def block_yaml(self, block: Block, following: Block | None) -> None:
+    def block_yaml(self, block: Any, following: Any) -> None:
         """A run; a part, which is found in the example's run or checked in its place; or rules."""
         value = yaml.safe_load(block.text)
+        if self.elsewhere.is_verl(value):
+            self.elsewhere.verl(value)
+            return
         if isinstance(value, list) or "rules" in value:
             self._rules(f"rules:\n{block.text}" if isinstance(value, list) else block.text)
             return
         path = self.folder / (block.file or "part.yaml")
         if block.file is None:
             whole = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-            if _is_excerpt(value, whole):
+            if blocks.is_excerpt(value, whole):
                 return
             path = path if "reward" in value else self.config.with_name("part.yaml")
             data = {key: str(self.config.with_name(file)) for key, file in whole["data"].items()}
@@ -185,8 +185,11 @@ class Checkout:
         path.write_text(text, encoding="utf-8")
         Rules(RulesConfig(rules=path)).setup()
 
-    def block_bash(self, block: Block, following: Block | None) -> None:
-        for words in block.commands():
+    def block_bash(self, block: Any, following: Any) -> None:
+        for line in block.commands():
+            words = [word.replace("$PWD", str(self.folder)) for word in line]
+            if self._is_elsewhere(words):
+                continue
             name = words[0].removeprefix(".venv/bin/")
             runner = getattr(self, "command_" + name.replace("-", "_"), None)
             if runner is None or set(words) & _SHELL:
@@ -196,6 +199,32 @@ class Checkout:
                 self._answered(answer, following)
 
     # -- commands ----------------------------------------------------------------------------
+
+    def _is_elsewhere(self, words: list[str]) -> bool:
+        """Check a command of another environment; False where it is none, its words then as in
+        this one."""
+        script = [word for word in words if not _VARIABLE.fullmatch(word)]
+        if script[0].endswith(".sh"):
+            self.elsewhere.shell_script(script)
+            return True
+        if words[0] == "export":
+            self.elsewhere.exported(words[1:], self.page)
+            return True
+        if words[:2] == ["python", "-m"]:
+            if words[2] == "venv":
+                self.elsewhere.environment(words[3])
+            else:
+                self.elsewhere.script(words[1:])
+            return True
+        found = elsewhere.ENVIRONMENT.fullmatch(words[0])
+        if found is None:
+            return False
+        self.elsewhere.environment(found[1])
+        words[0] = found[2]
+        if found[2] == "python":
+            self.elsewhere.script(words[1:-1] if words[-1] == "&" else words[1:])
+            return True
+        return False
 
     def command_git(self, verb: str, address: str, folder: str) -> None:
         assert (verb, address, folder) == ("clone", "REPOSITORY", "verl-reward"), self.place
@@ -217,39 +246,48 @@ class Checkout:
         """What is to be installed exists; nothing is installed."""
         assert verb == "install", self.place
         extras = importlib.metadata.metadata("verl-core").get_all("Provides-Extra") or []
-        pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        file = words[words.index("-c") + 1] if "-c" in words else "constraints.txt"
         for word in words:
             path, _, extra = word.partition("[")
             if word.startswith("."):
                 assert (self.folder / path / "pyproject.toml").is_file(), f"{self.place}: {word}"
                 assert not extra or set(extra.rstrip("]").split(",")) <= set(extras), word
-            elif word not in ("-c", "-e", "--no-deps", "constraints.txt"):
-                assert word in pins, f"{self.place}: {word} is not pinned in constraints.txt"
+            elif word not in ("-c", "-e", "--no-deps", file):
+                assert self.elsewhere.pinned(file, word), f"{self.place}: {word} is not in {file}"
 
     def command_python(self, *words: str) -> None:
+        if words == ("examples/openrlhf/serve.py",):
+            ready = r"Uvicorn running on (http\S+)"
+            self.openrlhf = Serving(self.folder, words, ready, PORT="0", MODEL=self.model)
+            return
         self._process(sys.executable, *words)
 
     def command_curl(self, *words: str) -> dict[str, Any]:
         if shutil.which("curl") is None:
             pytest.skip("curl is not installed")
-        assert any(word.startswith(DEFAULT_URL + "/") for word in words), self.place
-        words = tuple(word.replace(DEFAULT_URL, self.url()) for word in words)
+        if any(word.startswith(OPENRLHF_URL + "/") for word in words):
+            assert self.openrlhf is not None, f"{self.place}: nothing before it serves there"
+            words = tuple(word.replace(OPENRLHF_URL, self.openrlhf.url) for word in words)
+        else:
+            assert any(word.startswith(DEFAULT_URL + "/") for word in words), self.place
+            words = tuple(word.replace(DEFAULT_URL, self.url()) for word in words)
         answer: dict[str, Any] = json.loads(self._process("curl", "-sS", *words))
         return answer
 
-    def _answered(self, answer: dict[str, Any], following: Block | None) -> None:
-        """A refusal must be announced: the next block is the answer, but for the run's name."""
+    def _answered(self, answer: dict[str, Any], following: Any) -> None:
+        """A refusal must be announced: the next block is the answer, but for the run's name, and
+        with numbers that may be rounded."""
         told = json.loads(following.text) if following and following.language == "json" else None
         if told is None:
             assert "revision" in answer, f"{self.place}: {answer}"
         else:
-            assert answer | {"run_id": ""} == told | {"run_id": ""}, self.place
+            assert blocks.rounded(answer) | {"run_id": ""} == told | {"run_id": ""}, self.place
 
     def command_verl_reward(self, *words: str) -> str:
         """Run in this process. A run that trains is made small, and after a document's first one
         the others are checked only, but for those that resume."""
         if words[0] == "serve":
-            assert Serving(self.folder, words[1:]).stop() == 0, self.place
+            assert Serving.control_plane(self.folder, words[1:]).stop() == 0, self.place
             return ""
         if words[0] == "weights":
             words = (*words, "--url", self.url())
@@ -277,8 +315,8 @@ class Checkout:
 
 
 @pytest.fixture(name="blocks_of", scope="session")
-def _blocks_of() -> Callable[[Path], list[Block]]:
-    return blocks_of
+def _blocks_of() -> Callable[[Path], list[Any]]:
+    return blocks.blocks_of  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="session")
@@ -289,7 +327,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
 
     def url() -> str:
         if not started:
-            started.append(Serving(folder, [str(ROOT / EXAMPLE / "run.yaml")]))
+            started.append(Serving.control_plane(folder, [str(ROOT / EXAMPLE / "run.yaml")]))
         return started[0].url
 
     yield url
@@ -304,7 +342,7 @@ def checkout(
     control_plane: Callable[[], str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Checkout:
+) -> Iterator[Checkout]:
     """A `Checkout` that is the current folder, with an environment of its own."""
     for variable in [name for name in os.environ if name.startswith("VERL_REWARD")]:
         monkeypatch.delenv(variable)
@@ -313,4 +351,6 @@ def checkout(
     folder = tmp_path / "verl-reward"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    return Checkout(folder, tiny_model_dir, control_plane, capsys)
+    made = Checkout(folder, tiny_model_dir, control_plane, capsys)
+    yield made
+    made.stop()

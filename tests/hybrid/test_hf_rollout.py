@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_core.hybrid.rollout.base import Rollout
+from verl_core.hybrid.rollout.base import Ended, Rollout
 from verl_core.hybrid.rollout.hf import HFRollout
 from verl_core.trainer.model_source import ModelSource
 from verl_core.trainer.models import load_policy, load_tokenizer, stop_ids
@@ -73,6 +73,41 @@ def test_when_ended_rows_leave_changes_no_row(model: Any, compact_at: float) -> 
     assert usual.log_probs is not None
     for ours, theirs in zip(whole.log_probs, usual.log_probs, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_rows": 5}, {"compact_at": 2.0}])
+def test_rows_are_handed_on_as_they_end_each_once_and_as_the_rollout_holds_them(
+    model: Any, options: dict[str, Any]
+) -> None:
+    told: list[Ended] = []
+    rollout = sample(model, on_ended=told.append, **options)
+    rows = [row for ended in told for row in ended.rows]
+    assert sorted(rows) == list(range(18))
+    assert len(told) > 3  # not all at the end
+    for ended in told:
+        assert ended.rows == sorted(ended.rows)
+        for row, ids, reason in zip(
+            ended.rows, ended.response_ids, ended.finish_reason, strict=True
+        ):
+            assert ids.tolist() == rollout.response_ids[row].tolist()
+            assert reason == rollout.finish_reason[row]
+    assert as_lists(rollout) == as_lists(sample(model, **options))
+
+
+def test_of_one_batch_shorter_responses_are_handed_on_before_longer_ones(model: Any) -> None:
+    told: list[Ended] = []
+    sample(model, on_ended=told.append)
+    lengths = [{len(ids) for ids in ended.response_ids} for ended in told]
+    assert all(len(one) == 1 for one in lengths)
+    assert [one.pop() for one in lengths] == sorted({len(r) for e in told for r in e.response_ids})
+
+
+def test_what_the_taker_of_rows_raises_ends_the_rollout(model: Any) -> None:
+    def refuse(ended: Ended) -> None:
+        raise ConfigError(f"row {ended.rows[0]}")
+
+    with pytest.raises(ConfigError, match="row"):
+        sample(model, on_ended=refuse)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_other_responses(model: Any) -> None:

@@ -104,8 +104,8 @@ def test_the_readmes_mount_scores_in_the_engine_with_no_edit_to_the_core(install
     [row] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     (tmp_path / "run.yaml").write_text(run, encoding="utf-8")
     (tmp_path / "prompts.jsonl").write_text(row, encoding="utf-8")
-    checked = python(installed, tmp_path, "-m", "verl_core.cli.main", "train", "run.yaml", "--check")
-    assert "1 prompts to train on" in checked
+    check = ("-m", "verl_core.cli.main", "train", "run.yaml", "--check")
+    assert "1 prompt to train on" in python(installed, tmp_path, *check)
     reads, scores, status = json.loads(python(installed, tmp_path, "-c", SCORE))
     assert reads == ["product_facts"]
     assert scores == [1.0, 0.5]

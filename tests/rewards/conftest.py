@@ -112,7 +112,10 @@ class Kit:
 
     @staticmethod
     def engine(*mounts: Mapping[str, Any], policy: str = "weighted_sum", **options: Any) -> Any:
-        """An engine of mounts as in YAML, but for ``provider``: an instance, or what makes one."""
+        """An engine of mounts as in YAML, but for ``provider``: an instance, or what makes one.
+
+        ``fusion=`` holds the policy's options.
+        """
         providers: dict[str, Any] = {}
         configs = []
         for mount in mounts:
@@ -127,7 +130,11 @@ class Kit:
             provider = providers[config.name]
             return provider if isinstance(provider, RewardProvider) else provider()
 
-        fusion = FusionConfig(policy=policy, allow_zero=options.pop("allow_zero", False))
+        fusion = FusionConfig(
+            policy=policy,
+            allow_zero=options.pop("allow_zero", False),
+            **options.pop("fusion", {}),
+        )
         config = RewardsConfig(mounts=tuple(configs), fusion=fusion)
         return RewardEngine.from_config(config, node_factory=make, **options)
 

@@ -105,11 +105,9 @@ def test_a_provider_that_cannot_be_constructed_is_a_config_error(kit, engine):
         engine({"type": "m", "provider": refuse})
 
 
-def test_an_unknown_policy_names_the_nearest_and_a_later_one_says_so(kit, engine):
+def test_an_unknown_policy_names_the_nearest(kit, engine):
     with pytest.raises(ConfigError, match=r"fusion\.policy.*'weighted_sum'"):
         engine(reward(kit), policy="weighted_sums")
-    with pytest.raises(ConfigError, match="'product' comes with a later release"):
-        engine(reward(kit), policy="product")
 
 
 # -- a policy of a plugin --------------------------------------------------------------------------

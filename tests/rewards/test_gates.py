@@ -210,12 +210,13 @@ def test_vetoed_rows_are_live(kit, engine):
     assert fused(engine(reward(kit), gate(kit)).score(kit.batch(columns=columns))) == [-1.0, -1.0]
 
 
-def test_an_evaluation_step_of_blocked_rows_raises_and_serving_answers(kit, engine):
+@pytest.mark.parametrize("step", [7, None], ids=["evaluation", "serving"])
+def test_rows_are_blocked_outside_training_be_there_no_other(kit, engine, step):
     columns = {"a": [0.5], "g": ["!down"]}
     built = engine(reward(kit), gate(kit))
-    with pytest.raises(RewardError, match="gate failed"):
-        built.score(kit.batch(columns=columns, training=False, step=7))
-    assert built.score(kit.batch(columns=columns, training=False, step=None)).blocked.all()
+    table = built.score(kit.batch(columns=columns, training=False, step=step))
+    assert table.blocked.all()
+    assert table.mask_reason == ("gate failed",)
 
 
 def test_skips_leave_live_rows_in_evaluation(kit, engine):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from verl_core.config.limits import MAX_WEIGHT
 from verl_core.rewards.schedules import (
+    Cosine,
     Linear,
     Step,
     parse_schedule,
@@ -26,22 +27,33 @@ def test_linear_is_level_before_its_start_and_after_its_end() -> None:
     assert [line.value(step) for step in (0, 10, 110, 210, 10_000)] == [2.0, 2.0, 1.25, 0.5, 0.5]
 
 
+def test_cosine_is_half_a_wave_between_its_ends() -> None:
+    wave = Cosine(2.0, 1.0, steps=60, start=10)
+    assert [wave.value(step) for step in (0, 10, 70, 999)] == [2.0, 2.0, 1.0, 1.0]
+    # cos 60° is 1/2: a third of the way is a quarter of the change
+    assert [wave.value(step) for step in (30, 40, 50)] == pytest.approx([1.75, 1.5, 1.25])
+
+
 def test_step_holds_each_value_until_the_next_is_reached() -> None:
     stairs = Step(1.0, ((5, 0.5), (9, 0.0)))
     assert [stairs.value(step) for step in (0, 4, 5, 8, 9, 99)] == [1.0, 1.0, 0.5, 0.5, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("kind", [Linear, Cosine])
 @given(weights, weights, st.integers(1, 500), st.integers(0, 500), st.integers(0, 1200))
-def test_linear_never_leaves_the_range_of_its_ends(
-    first: float, last: float, steps: int, start: int, step: int
+def test_a_way_between_two_values_never_leaves_their_range(
+    kind: type[Linear], first: float, last: float, steps: int, start: int, step: int
 ) -> None:
-    value = Linear(first, last, steps, start).value(step)
+    value = kind(first, last, steps, start).value(step)
     assert min(first, last) <= value <= max(first, last)
 
 
+@pytest.mark.parametrize("kind", [Linear, Cosine])
 @given(weights, weights, st.integers(1, 50), st.integers(0, 50))
-def test_linear_moves_one_way_only(first: float, last: float, steps: int, start: int) -> None:
-    line = Linear(first, last, steps, start)
+def test_a_way_between_two_values_moves_one_way_only(
+    kind: type[Linear], first: float, last: float, steps: int, start: int
+) -> None:
+    line = kind(first, last, steps, start)
     values = [line.value(step) for step in range(start + steps + 2)]
     slack = 4 * math.ulp(max(first, last))
     direction = 1 if last >= first else -1
@@ -53,6 +65,7 @@ def test_linear_moves_one_way_only(first: float, last: float, steps: int, start:
 settings = st.one_of(
     weights,
     st.builds(Linear, weights, weights, st.integers(1, 10**6), st.integers(0, 10**6)),
+    st.builds(Cosine, weights, weights, st.integers(1, 10**6), st.integers(0, 10**6)),
     st.builds(
         lambda first, at: Step(first, tuple(sorted(at.items()))),
         weights,
@@ -81,6 +94,7 @@ def test_a_plain_number_is_the_same_at_every_step() -> None:
         ({"linear": {"from": 1, "to": 2, "steps": 2.5}}, "steps must be a whole number"),
         ({"linear": {"from": -1, "to": 2, "steps": 3}}, "from: -1 is below 0"),
         ({"linear": {"from": 1, "to": math.inf, "steps": 3}}, "to: inf is not finite"),
+        ({"cosine": {"from": 1, "to": 2, "steps": 0}}, "cosine: steps must be at least 1"),
         ({"linear": 5}, "expected the keys from, start, steps, to"),
         ({"linear": {}, "step": {}}, "a schedule has one key"),
         ({"step": {"from": 1, "at": []}}, "at least one"),

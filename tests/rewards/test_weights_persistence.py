@@ -8,12 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from verl_core.rewards.persistence import StoreError
+from verl_core.rewards.persistence import StoreBusy, StoreError
 from verl_core.rewards.schedules import Linear
 from verl_core.rewards.weights import StaleRevision, WeightStore
 from verl_reward_sdk.errors import ConfigError
@@ -317,6 +318,22 @@ def test_a_second_store_on_one_file_is_told_and_the_first_is_not(
         store.close()
 
 
+def test_a_file_that_is_meant_to_be_shared_warns_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "weights.db"
+    workers = [WeightStore({"a": 1.0}, run_id="r", path=path, shared=True) for _ in range(2)]
+    server = WeightStore({"a": 1.0}, run_id="r", path=path)
+    late = WeightStore({"a": 1.0}, run_id="r", path=path, shared=True)
+    assert caplog.records == []
+    server.update({"a": 3.0}, author="test")
+    assert [store.lease(1).weights["a"] for store in (*workers, late)] == [3.0, 3.0, 3.0]
+    another = WeightStore({"a": 1.0}, run_id="r", path=path)
+    assert "is open elsewhere too" in caplog.text
+    for store in (*workers, server, late, another):
+        store.close()
+
+
 def test_the_sign_of_a_killed_process_is_taken_down(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -352,4 +369,47 @@ def test_a_weight_that_is_none_any_more_is_told_with_its_revision(tmp_path: Path
     )
     with pytest.raises(StoreError, match=r"revision 2 .*1e\+300 is above 1000000"):
         store.lease(1)
+    store.close()
+
+
+def _held(path: Path) -> sqlite3.Connection:
+    """Another program's connection in the middle of a write."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+def test_a_step_waits_for_a_held_file_longer_than_a_change_does_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "weights.db"
+    store = WeightStore({"a": 1.0}, run_id="r", path=path, busy_seconds=0.05)
+    other = _held(path)
+    with pytest.raises(StoreBusy, match=r"another program holds .*nothing was changed"):
+        store.update({"a": 2.0}, author="x")
+    leased: list[float] = []
+    step = threading.Thread(target=lambda: leased.append(store.lease(1).weights["a"]))
+    step.start()
+    while not caplog.records:
+        time.sleep(0.01)
+    time.sleep(0.4)  # some more tries, which say nothing
+    assert step.is_alive()
+    other.execute("ROLLBACK")
+    other.close()
+    step.join()
+    assert leased == [1.0]
+    [said] = caplog.messages
+    assert str(path) in said
+    assert "the run waits for it, 60 s at most" in said
+    store.close()
+
+
+def test_a_step_does_not_wait_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "weights.db"
+    store = WeightStore({"a": 1.0}, run_id="r", path=path, busy_seconds=0.05, lease_seconds=0.2)
+    other = _held(path)
+    with pytest.raises(StoreBusy, match=r"weights\.db, and did for 0\.05 s"):
+        store.lease(1)
+    other.close()
+    assert store.lease(1).revision == 1
     store.close()

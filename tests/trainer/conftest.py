@@ -55,7 +55,7 @@ def tiny_step() -> Callable[..., Any]:
         ]
         end = models.tokenizer.eos_token_id
         responses = [np.array([*models.tokenizer(text)["input_ids"], end]) for text in texts]
-        written = lay_out(rows, n, responses, 1, models.tokenizer)
-        return StepBatch(1, {**written, "finish_reason": ["stop"] * len(texts)})
+        reasons = ["stop"] * len(texts)
+        return StepBatch(1, lay_out(rows, n, responses, reasons, 1, models.tokenizer))
 
     return step

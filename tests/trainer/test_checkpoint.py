@@ -118,6 +118,53 @@ class _RunsCode:
         return os.mkdir, ("ran",)
 
 
+def delete(path):
+    path.unlink()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize(
+    ("harm", "name", "words"),
+    [
+        (delete, "optimizer.pt", "optimizer.pt is missing"),
+        (cut, "optimizer.pt", "optimizer.pt has "),
+        (cut, "policy/model.safetensors", "policy/model.safetensors has "),
+        (delete, "policy/config.json", "policy/config.json is missing"),
+        (cut, "trainer.json", "trainer.json cannot be read"),
+    ],
+)
+def test_a_damaged_one_is_named_and_the_one_before_is_taken(save, harm, name, words):
+    save(1, optimizer={"x": 1})
+    newest = save(2, optimizer={"x": 2})
+    assert checkpoint.latest(save.folder) == newest
+    harm(newest.path / name)
+    told = []
+    assert checkpoint.latest(save.folder, told.append).step == 1
+    assert len(told) == 1
+    assert f"step_000002 is damaged: {words}" in told[0]
+    save(2, optimizer={"x": 3})  # the run comes there again: it is written anew
+    assert checkpoint.latest(save.folder).load("optimizer") == {"x": 3}
+
+
+def test_where_all_are_damaged_each_is_named(save):
+    for saved in [save(1, x=1), save(2, x=2)]:
+        delete(saved.path / "x.pt")
+    words = r"are damaged: step_000002 .*; step_000001 .*x\.pt is missing"
+    with pytest.raises(ConfigError, match=words) as one:
+        checkpoint.latest(save.folder)
+    assert "without --resume" in str(one.value)
+
+
+def test_a_damaged_one_takes_no_place_of_a_whole_one(save):
+    save(1)
+    delete(save(2, x=1).path / "x.pt")
+    save(3)
+    assert names(save.folder) == ["step_000001", "step_000003"]
+
+
 def test_what_is_left_of_a_checkpoint_that_was_taken_apart_is_written_again(save):
     saved = save(3)
     (saved.path / "trainer.json").unlink()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from verl_core.trainer.display import LiveDisplay, PlainDisplay, make_display
+from verl_core.trainer.display import LiveDisplay, Phase, PlainDisplay, make_display
 from verl_core.trainer.display.panel import clock, draw, sparkline
 from verl_core.trainer.display.progress import Progress, trend
 
@@ -224,3 +224,91 @@ def test_trend_compares_the_last_steps_with_the_first() -> None:
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (125, "2:05"), (3725.4, "1:02:05")])
 def test_clock(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
+
+
+def drawn(progress: Progress, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(draw(progress, width=width))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_resumed_run_counts_trends_and_changes_from_its_start() -> None:
+    target = io.StringIO()
+    console = Console(file=target, width=200)
+    with make_display("run", 4, start_step=2, console=console, env={}) as display:
+        display.recall({"step": n, "time": "2026-01-01", **figures(n)} for n in (1, 2))
+        assert display.progress.step == 2
+        assert display.progress.left == pytest.approx(20.0, abs=0.5)
+        display.step(3, figures(3))
+    assert "step 3/4  fused 0.900 (+0.300)" in target.getvalue()
+    assert display.progress.history["reward/accuracy/mean"] == pytest.approx([0.1, 0.2, 0.3])
+    assert re.search(r"accuracy +0\.300 +▲ \+0\.200", drawn(display.progress))
+
+
+def test_a_weight_is_shown_with_the_digits_that_it_has() -> None:
+    progress = Progress("run", steps=3)
+    progress.take(1, figures(1, **{"weights/accuracy": 1.985}))
+    assert re.search(r"accuracy .* 1\.985 +│", drawn(progress))
+    progress.take(2, figures(2, **{"weights/accuracy": 1.9852, "weights/revision": 2}))
+    assert "1.985 → 1.9852" in drawn(progress, 100)
+
+
+def test_the_panel_names_the_documents_and_the_time_that_has_elapsed() -> None:
+    shown = drawn(Progress("run", steps=3, url="http://127.0.0.1:8000"))
+    assert "weights and status: http://127.0.0.1:8000/docs" in shown
+    assert "0:00 elapsed" in shown
+
+
+def test_who_asks_a_run_to_stop_sees_it_in_the_panel_and_no_line_tears_it() -> None:
+    target = io.StringIO()
+    console = Console(file=target, force_terminal=True, width=80)
+    display = make_display("run", 3, console=console, env={})
+    display.stopping("stopping ...")
+    assert target.getvalue() == ""
+    assert "stopping after this step (Ctrl-C once more stops at once)" in drawn(display.progress)
+    display.progress.phase = Phase("evaluating")
+    assert "stopping (Ctrl-C once more stops at once)" in drawn(display.progress)
+
+
+def test_plain_lines_say_that_a_run_was_asked_to_stop() -> None:
+    target = io.StringIO()
+    make_display("run", 3, console=Console(file=target, width=80), env={}).stopping("stopping ...")
+    assert target.getvalue() == "stopping ...\n"
+
+
+KEYS = """
+import sys, termios
+from verl_core.trainer.display import make_display
+
+def shown():
+    return bool(termios.tcgetattr(0)[3] & termios.ECHOCTL)
+
+states = [shown()]
+with make_display("run", 1):
+    states.append(shown())
+states.append(shown())
+print("states", *states)
+"""
+
+
+@pytest.mark.parametrize(
+    ("in_front", "states"), [(True, "True False True"), (False, "True True True")]
+)
+def test_control_keys_are_not_shown_while_the_panel_is_drawn(in_front: bool, states: str) -> None:
+    program = KEYS
+    if not in_front:  # what has a group of its own is not the terminal's foreground
+        body = "".join(f"    {line}\n" for line in KEYS.splitlines())
+        program = f"import os\nif os.fork() == 0:\n    os.setpgid(0, 0)\n{body}else:\n    os.wait()"
+    pid, master = pty.fork()
+    if pid == 0:
+        kept = {k: v for k, v in os.environ.items() if k not in {"CI", "NO_COLOR"}}
+        os.execve(sys.executable, [sys.executable, "-c", program], {**kept, "TERM": "xterm"})
+    output = b""
+    while select.select([master], [], [], 60)[0]:
+        try:
+            output += os.read(master, 65536)
+        except OSError:  # Linux's end
+            break
+    os.close(master)
+    os.waitpid(pid, 0)
+    assert f"states {states}".encode() in output

@@ -94,7 +94,7 @@ def test_before_the_first_update_the_reference_model_agrees_with_the_policy(roll
 def test_a_column_that_only_some_rows_have_is_null_in_the_others(tiny_models):
     ids = np.array([1, 2])
     rows = [PromptRow("0", "p", ids, {"a": 1}), PromptRow("1", "q", ids, {"b": 2})]
-    laid = lay_out(rows, 1, [ids, ids], 1, tiny_models().tokenizer)
+    laid = lay_out(rows, 1, [ids, ids], ["stop"] * 2, 1, tiny_models().tokenizer)
     assert laid["columns"] == {"a": [1, None], "b": [None, 2]}
 
 
@@ -137,7 +137,7 @@ def fused(tiny_run, tiny_models, tiny_step):
             for name in ("old_log_probs", "ref_log_prob"):
                 noise = -torch.rand(batch["response_mask"].shape, generator=generator)
                 batch.write({name: noise * batch["response_mask"]})
-        run(FuseNode(["style", "overlap", "guard"], **kl), batch)
+        run(FuseNode(["style", "overlap", "guard"], models, **kl), batch)
         return batch
 
     yield fuse

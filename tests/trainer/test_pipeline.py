@@ -92,6 +92,17 @@ def test_without_a_dataflow_rewards_come_first_then_gates_then_grpo(tiny_run):
     assert [stage.name for stage in pipeline.learn] == ["advantage", "update"]
 
 
+def test_a_gate_that_a_reward_waits_for_stands_among_the_rewards(tiny_run):
+    waits = {"after": ["guard"], "only_if": "open"}
+    tiny_run.config["reward"] = [
+        mount | (waits if mount.get("name", mount["type"]) == "style" else {})
+        for mount in tiny_run.config["reward"]
+    ]
+    flow = shape(checked(tiny_run).pipeline)
+    assert flow["reward"] == ["style+overlap+guard"]
+    assert "safety" not in flow
+
+
 @pytest.mark.parametrize("where", ["loss", "reward"])
 def test_a_kl_term_brings_the_reference_model(tiny_run, where):
     settings = ("algorithm.kl_coef=0.1", f"algorithm.kl_in={where}")

@@ -142,6 +142,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_says_what_to_do(tiny_run):
         assert result.returncode == 1
         assert "earlier checkpoints are intact" in result.stderr
         assert "Make room" in result.stderr
+        assert "--resume NEWDIR" in result.stderr
         whole = [p for p in (small / "tiny" / "checkpoints").iterdir() if p.name[0] != "."]
         assert whole
         assert all((p / "trainer.json").is_file() for p in whole)

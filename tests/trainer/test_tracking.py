@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +157,74 @@ def test_chosen_rows_are_distinct_and_hold_the_extremes(
         shown = [fused[row] for row in rows]
         assert min(known) in shown
         assert max(known) in shown
+
+
+_FULL = """
+import resource, sys
+from pathlib import Path
+from verl_core.trainer.tracking import Tracker
+from verl_reward_sdk import VerlRewardError
+tracker = Tracker(Path(sys.argv[1]), tensorboard=False)
+write = {
+    "log": lambda step: tracker.log(step, {"text": "x" * 5000}),
+    "samples": lambda step: tracker.samples(step, [{"text": "x" * 2000}, {"text": "y" * 3000}]),
+}[sys.argv[2]]
+write(1)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard))  # the next lines fit in part, as on a disk
+try:
+    write(2)
+except VerlRewardError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+write(3)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+@pytest.mark.parametrize(("what", "lines"), [("log", 1), ("samples", 2)])
+def test_lines_that_a_full_disk_takes_in_part_are_taken_back_and_told(
+    tmp_path: Path, what: str, lines: int
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _FULL, str(tmp_path), what], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    path = tmp_path / ("metrics.jsonl" if what == "log" else "samples.jsonl")
+    assert ended.stdout.startswith(f"{path}: ")
+    assert "bytes could not be written: File too large" in ended.stdout
+    assert steps_of(path) == [1] * lines + [3] * lines
+
+
+def test_a_rewrite_that_a_full_disk_stops_leaves_the_old_file(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(jsonl.encode({"step": n, "x": "x" * 900}) for n in range(9)))
+    old = path.read_bytes()
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(VerlRewardError, match=r"metrics\.jsonl: 8\d+ bytes could not"):
+            jsonl.keep(path, lambda record: True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_nested_without_end_becomes_a_line_all_the_same(tmp_path: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with Tracker(tmp_path, tensorboard=False) as tracker:
+        tracker.samples(1, [{"explain": deep}])
+    text = (tmp_path / "samples.jsonl").read_text("utf-8")
+    assert "…" in text
+    assert steps_of(tmp_path / "samples.jsonl") == [1]
+
+
+def test_a_line_that_is_too_deep_to_read_is_told_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"x": ' + b"[" * 90_000 + b"]" * 90_000 + b"}\n")
+    with pytest.raises(VerlRewardError, match=r"metrics\.jsonl:1: expected one JSON object"):
+        list(jsonl.read(path))

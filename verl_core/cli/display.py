@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from verl_core.cli.settings import Setting
 
 #: Columns of output that goes to a file or a pipe: nothing there needs to be folded.
 PIPED_WIDTH = 160
@@ -33,3 +40,26 @@ def prose(text: str) -> Text:
     for place, part in enumerate(parts):
         shown.append(part or "", style="cyan" if place % 3 else "")
     return shown
+
+
+def settings_table(keys: Iterable[Setting], title: str | None = None) -> Table:
+    """Keys with type, default and description; a key without a default is marked as required."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_style="bold",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        header_style="bold",
+    )
+    table.add_column("Key", style="cyan", overflow="fold")
+    table.add_column("Type")
+    table.add_column("Default", overflow="fold")
+    table.add_column("Description", ratio=1)
+    for key in keys:
+        default = Text("required", style="yellow") if key.default is None else Text(key.default)
+        table.add_row(key.key, Text(key.type), default, prose(key.description))
+    return table

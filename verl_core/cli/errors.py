@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,7 @@ def show(error: VerlRewardError) -> None:
     message, hint = str(error), getattr(error, "hint", None)
     if hint:
         message = message.removesuffix(f" ({hint})")
+    message, hint = from_here(message), from_here(hint or "")
     label = "error: "
     below = "\n" + " " * len(label)
     text = Text.assemble((label, "bold red"), below.join(message.splitlines()))
@@ -46,6 +48,19 @@ def show(error: VerlRewardError) -> None:
         text.append(below).append(hint, style="yellow")
     # soft_wrap: a place such as run.yaml:12:5 stays in one piece, to be copied or clicked.
     Console(stderr=True).print(text, soft_wrap=True)
+
+
+def from_here(text: str) -> str:
+    """`text` with paths that lie under the current folder as one would type them here."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return text
+    if here == os.path.dirname(here):  # the root: everything lies under it
+        return text
+    # Only where a path begins: /tmp/x is no part of /var/tmp/x.
+    begin = re.compile(r"(?<![\w./\\~-])" + re.escape(here + os.sep))
+    return begin.sub("", text)
 
 
 def _code(code: object) -> int:

@@ -27,16 +27,27 @@ _Value = TypeVar("_Value")
 
 
 def command(
-    name: str = typer.Argument(help="A name from `verl-reward list`."),
+    name: str | None = typer.Argument(
+        None, help="A name from `verl-reward list`; with --config a section or key, as rollout.n."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     readme: bool = typer.Option(
         False, "--readme", help="Print the README of the plugin's distribution instead."
     ),
+    config: bool = typer.Option(
+        False, "--config", help="Show the keys of a run's YAML: all, or a section's, or one."
+    ),
 ) -> None:
-    """Show what a plugin does, its settings, and an example.
+    """Show what a plugin does, its settings, and an example; or the keys of a run's YAML.
 
     The plugin is imported; nothing is loaded or downloaded.
     """
+    if config:
+        _show_keys(name, as_json)
+        return
+    if name is None:
+        hint = "`verl-reward list` shows the names; --config shows the keys of a run's YAML"
+        raise ConfigError("info needs the name of a reward", hint=hint)
     registry = PluginRegistry()
     if readme:
         typer.echo(_readme(registry.check(name)))
@@ -48,6 +59,17 @@ def command(
         typer.echo(json.dumps(facts, indent=2))
     else:
         _print(facts)
+
+
+def _show_keys(wanted: str | None, as_json: bool) -> None:
+    from verl_core.cli import reference
+    from verl_core.cli.display import console
+
+    found = reference.chosen(wanted)
+    if as_json:
+        typer.echo(json.dumps([asdict(section) for section in found], indent=2))
+    else:
+        reference.show(console(), found)
 
 
 def describe(provider: type[RewardProvider[Any]], record: PluginRecord) -> dict[str, Any]:
@@ -141,7 +163,8 @@ def _try(question: Callable[[], _Value]) -> _Value | None:
 def _print(facts: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from verl_core.cli.display import console, prose
+    from verl_core.cli.display import console, prose, settings_table
+    from verl_core.cli.settings import Setting
 
     out = console()
     title = Text(facts["name"], style="bold cyan")
@@ -154,7 +177,8 @@ def _print(facts: dict[str, Any]) -> None:
     _print_traits(out, facts)
     out.print()
     if facts["settings"]:
-        _print_settings(out, facts["settings"])
+        keys = [Setting(**setting) for setting in facts["settings"]]
+        out.print(settings_table(keys, title="Settings (init_kwargs)"))
     else:
         out.print("It has nothing to configure.\n")
     out.print(Text("Example", style="bold"))
@@ -170,6 +194,7 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _print_traits(out: Console, facts: dict[str, Any]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     gate = facts["role"] == "gate"
     traits = {
@@ -187,34 +212,8 @@ def _print_traits(out: Console, facts: dict[str, Any]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for key, value in traits.items():
-        grid.add_row(key, value)
+        grid.add_row(key, Text(value))
     out.print(grid)
-
-
-def _print_settings(out: Console, settings: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from verl_core.cli.display import prose
-
-    table = Table(
-        title="Settings (init_kwargs)",
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
-    table.add_column("Key", style="cyan", overflow="fold")
-    table.add_column("Type")
-    table.add_column("Default", overflow="fold")
-    table.add_column("Description", ratio=1)
-    for setting in settings:
-        default = setting["default"]
-        shown = Text("required", style="yellow") if default is None else Text(default)
-        table.add_row(setting["key"], Text(setting["type"]), shown, prose(setting["description"]))
-    out.print(table)
 
 
 def _reads(columns: list[str] | None) -> str:

@@ -87,7 +87,8 @@ def _table(out: Console, records: Sequence[PluginRecord]) -> None:
     table.add_column("Version", overflow="fold")
     for record in records:
         state = Text(record.state, style=STYLES[record.state])
-        table.add_row(record.name, state, record.dist, record.version)
+        # As `Text`: what a distribution calls itself is no markup.
+        table.add_row(Text(record.name), state, Text(record.dist), Text(record.version))
     out.print(table)
 
 

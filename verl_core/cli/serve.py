@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from verl_core.rewards import RewardEngine
     from verl_core.rewards.build import NodeFactory
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 def command(
     config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's config.")],
@@ -52,6 +54,8 @@ def command(
 
 
 def _serve(cfg: RunConfig, path: Path) -> None:
+    from rich.text import Text
+
     from verl_core.cli.display import console
     from verl_core.plugins import PluginRegistry
 
@@ -65,16 +69,23 @@ def _serve(cfg: RunConfig, path: Path) -> None:
         stack.callback(engine.close)
         with _located(cfg):
             server = stack.enter_context(_server(cfg, engine, registry, status))
-        out.print(f"Loading {len(engine.mounts)} mounts; {server.url} answers", highlight=False)
+        out.print(
+            f"Loading {len(engine.mounts)} mounts; {server.url} answers",
+            highlight=False,
+            markup=False,
+        )
         with _located(cfg):
             engine.setup()
         status["ready"] = True
         assert engine.store is not None
         try:  # a signal may come as soon as the first word is out
             out.print(
-                f"Run [bold]{engine.store.run_id}[/] is served at {server.url} (/docs lists the"
-                f" routes)\nIts weights are kept in {path}. Ctrl-C stops it.",
-                highlight=False,
+                Text.assemble(
+                    "Run ",
+                    (engine.store.run_id, "bold"),
+                    f" is served at {server.url} (/docs lists the routes)\n"
+                    f"Its weights are kept in {path}. Ctrl-C stops it.",
+                ),
                 soft_wrap=True,
             )
             server.wait()
@@ -145,13 +156,18 @@ def _located(cfg: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does."""
+    """SIGINT and SIGTERM end the command as Ctrl-C does.
+
+    SIGINT too: a shell script starts a command that ends in ``&`` with SIGINT ignored, and Python
+    then leaves it so.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _STOPS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

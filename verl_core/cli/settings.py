@@ -137,6 +137,9 @@ def _type(prop: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
 
 
 def _bounds(prop: Mapping[str, Any]) -> Iterator[str]:
+    if prop.get("minItems") is not None and prop.get("minItems") == prop.get("maxItems"):
+        yield f"of {prop['minItems']}"
+        prop = {key: value for key, value in prop.items() if key not in ("minItems", "maxItems")}
     if 1 in (prop.get("minLength"), prop.get("minItems")):
         yield "not empty"
         prop = {key: value for key, value in prop.items() if key not in ("minLength", "minItems")}

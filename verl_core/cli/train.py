@@ -70,30 +70,52 @@ def command(
     settings = list(overrides or ())
     cfg = load_run_config(config, settings)
     if check:
-        _check(cfg)
+        _check(cfg, resume)
         return
     _train(cfg, config, settings, resume, plain)
 
 
-def _check(cfg: RunConfig) -> None:
+def _check(cfg: RunConfig, resume: str | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from verl_core.plugins import PluginRegistry
     from verl_core.trainer.preflight import preflight
 
-    checked = preflight(cfg, PluginRegistry(), load_rewards=True)
+    checked = preflight(cfg, PluginRegistry(), load_rewards=True, resume=resume)
     console = Console()
     # soft_wrap: in a pipe or a narrow terminal too, the path stays in one piece.
     said = f" {cfg.source}: nothing is wrong that can be seen from here"
     console.print(Text.assemble(("ok", "green"), said), soft_wrap=True)
     for stage in checked.pipeline.graph.stages:
         names = ", ".join(node.name for node in stage.nodes)
-        console.print(f"  {stage.name:<10} {names}", highlight=False)
+        console.print(f"  {stage.name:<10} {names}", highlight=False, markup=False)
+    prompts = "1 prompt" if len(checked.train) == 1 else f"{len(checked.train)} prompts"
     console.print(
-        f"  {len(checked.train)} prompts to train on, {len(checked.held_out)} held out",
+        f"  {prompts} to train on, {len(checked.held_out)} held out",
         highlight=False,
     )
+    if resume is not None:
+        said = f"  {_going_on(cfg, resume)}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def _going_on(cfg: RunConfig, resume: str) -> str:
+    """What ``--resume`` would go on with."""
+    from verl_core.trainer import checkpoint
+    from verl_core.trainer.near import near
+    from verl_core.trainer.run_folder import RunFolder
+
+    last = checkpoint.latest(RunFolder.to_resume(resume, Path(cfg.output), cfg.name).path)
+    steps = cfg.trainer.steps
+    if last.step > steps:
+        return f"{near(last.path)} holds step {last.step}: trainer.steps={steps} is refused"
+    if last.step == steps:
+        return (
+            f"nothing is left to train: {near(last.path)} holds step {last.step}, and trainer.steps"
+            f" is {steps}; a higher one trains on"
+        )
+    return f"goes on from {near(last.path)}, with step {last.step + 1} of {steps}"
 
 
 def _train(
@@ -108,6 +130,7 @@ def _train(
 
     checked = preflight(cfg, PluginRegistry(), resume=resume)
     # Only now, since these import torch, which takes seconds.
+    from verl_core.trainer import jsonl
     from verl_core.trainer.finish import finish, note_failure
     from verl_core.trainer.memory import keep_large_blocks_apart
     from verl_core.trainer.setup import Session
@@ -116,6 +139,8 @@ def _train(
     keep_large_blocks_apart()
     session = Session(cfg, resume=resume, plain=plain, checked=checked)
     with session as run:
+        if run.first_step > 1:
+            run.display.recall(jsonl.read(run.folder.path / "metrics.jsonl"))
         try:
             outcome = train(run)
         except BaseException as error:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from verl_core.cli.client import DEFAULT_URL, URL_VARIABLE, ControlClient
+from verl_core.control.client import DEFAULT_URL, URL_VARIABLE, ControlClient
 from verl_reward_sdk.errors import ConfigError
 
 app = typer.Typer(
@@ -167,8 +167,8 @@ def _show_history(found: Mapping[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading in ("Revision", "From step"):
         table.add_column(heading, justify="right")
-    for heading in ("Time (UTC)", "Author", "Change", "Reason"):
-        table.add_column(heading, overflow="fold")
+    for heading, least in (("Time (UTC)", 10), ("Author", 6), ("Change", 12), ("Reason", 10)):
+        table.add_column(heading, overflow="fold", min_width=least)
     for entry in found["history"]:
         table.add_row(
             str(entry["revision"]),

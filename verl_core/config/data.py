@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ Prompt = str | list[dict[str, Any]]
 ROLES = ("system", "user", "assistant", "tool")
 #: So many bad rows are told one by one.
 MAX_TOLD = 10
+#: Objects and lists within one another in a row, the row itself included: as in a YAML document.
+#: What reads the row later, a provider or the writer of samples, may go down by calling itself.
+MAX_DEPTH = 64
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -38,12 +42,14 @@ class DataRow:
 
 
 def read_rows(path: Path, *, prompt_key: str = "prompt") -> list[DataRow]:
-    """Read a file of JSON lines. Blank lines are passed over.
+    """Read a file of JSON lines. Blank lines, a byte order mark and CRLF are passed over; null
+    characters that are written as ``\\u0000`` and lines of any length are kept.
 
     Raises:
         ConfigError: the file cannot be read or has no rows, or rows are bad: no JSON object, NaN or
-            infinity, duplicate keys, no prompt, an empty one, or one of the wrong form. File and
-            line are named; of many bad rows the first are told, and how many there are.
+            infinity, duplicate keys, more than 64 levels, no prompt, an empty one, or one of the
+            wrong form. File and line are named; of many bad rows the first are told, and how many
+            there are.
     """
     rows: list[DataRow] = []
     problems: list[ConfigError] = []
@@ -119,9 +125,11 @@ def _decode(raw: bytes) -> dict[str, Any]:
         hint = hint or "one JSON object a line is needed"
         raise _RowError(f"not JSON: {error.msg}", hint, error.colno) from None
     except RecursionError:
-        raise _RowError("nested too deeply") from None
+        raise _too_deep() from None
     if not isinstance(value, dict):
         raise _RowError(f"expected a JSON object, got {_kind(value)}", "{…} on each line")
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+        raise _too_deep()
     if _SURROGATE.search(raw):
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -130,11 +138,26 @@ def _decode(raw: bytes) -> dict[str, Any]:
     return value
 
 
+def _too_deep() -> _RowError:
+    return _RowError(f"nested deeper than {MAX_DEPTH} levels", "keep it flatter, or as one text")
+
+
+def _is_deep(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    return bool(level)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise _RowError(f"the key {twice!r} stands in it twice")
     return row
 

@@ -55,11 +55,11 @@ Dataflow = dict[str, Stage]
 #: The project's own nodes, by the stage in which the document has them. `fuse` is implied.
 BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "rollout": ("actor", "ref_model"),
-    "advantage": ("grpo", "gae"),
+    "advantage": ("grpo", "gdpo", "gae"),
     "update": ("ppo",),
 }
 #: Nodes that the design names and this release does not run yet.
-LATER = ("gdpo", "rloo")
+LATER = ("rloo",)
 
 
 def dataflow_findings(
@@ -81,6 +81,40 @@ def dataflow_findings(
         for mount in mounts
         if mount not in names
     ]
+    return findings
+
+
+def gdpo_findings(
+    flow: Mapping[str, Sequence[str | NodeConfig]],
+    normalized: Mapping[str, int],
+    policy: str,
+    *,
+    kl_in_reward: bool,
+) -> list[Finding]:
+    """What cannot stand beside the advantage estimator `gdpo`, with places in the whole run.
+
+    Args:
+        flow: ``dataflow:``.
+        normalized: mounts with a ``normalize:``, and their numbers.
+        policy: ``fusion.policy``.
+        kl_in_reward: whether the KL is subtracted from rewards.
+    """
+    if not any(entry == "gdpo" for entries in flow.values() for entry in entries):
+        return []
+    findings = [
+        Finding(
+            ("reward", index, "normalize"),
+            f"gdpo normalises every mount itself, {name} too",
+            "leave normalize: out, or take grpo",
+        )
+        for name, index in normalized.items()
+    ]
+    if kl_in_reward:
+        why = "gdpo reads the mounts' scores, in which no KL is"
+        findings.append(Finding(("algorithm", "kl_in"), why, "kl_in: loss, or take grpo"))
+    if policy != "weighted_sum":
+        why = f"gdpo weighs and sums the mounts itself, and would not follow {policy}"
+        findings.append(Finding(("fusion", "policy"), why, "leave it out, or take grpo"))
     return findings
 
 

@@ -36,6 +36,7 @@ _FLOAT = re.compile(
     r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
+_REWARD = re.compile(rb"^[\"']?reward[\"']?\s*:", re.MULTILINE)
 _SIGNS = list("-+.0123456789")
 
 
@@ -130,11 +131,21 @@ def plain_scalar(text: str, origin: Origin) -> Scalar:
 
 def _similar_file(path: Path) -> str:
     try:
-        names = [entry.name for entry in path.parent.iterdir()]
+        names = [entry.name for entry in path.parent.iterdir() if _may_be_run(entry)]
     except OSError:
         return f"there is no folder {path.parent} either"
     match = nearest(path.name, names)
     return f"did you mean {str(path.parent / match)!r}?" if match else ""
+
+
+def _may_be_run(path: Path) -> bool:
+    """Whether `path` is a YAML with ``reward:``: a list of rules beside it is no run."""
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return (
+            re.search(rb"^[\"']?reward[\"']?\s*:", stream.read(MAX_BYTES), re.MULTILINE) is not None
+        )
 
 
 def _at_end_of(file: str, text: str) -> Origin:
@@ -161,10 +172,23 @@ def parse_yaml(text: str, file: str, *, override: Origin | None = None) -> Node:
         context = f"{error.context}, " if error.context else ""
         line = text.split("\n")[mark.line] if mark is not None else text
         hint = _yaml_hint(error.problem or "", line)
+        if not hint and override is None:
+            hint = _unclosed(error)
         raise origin.error(f"not YAML: {context}{error.problem}", hint=hint) from None
     if root is None:
         return Node({}, override or Origin(file, 1, 1))
     return _Converter(file, override).convert(root, 0)
+
+
+def _unclosed(error: yaml.MarkedYAMLError) -> str:
+    """Where the bracket was opened whose end was looked for and not found; else empty."""
+    opened = {"while parsing a flow mapping": "{", "while parsing a flow sequence": "["}
+    bracket, mark = opened.get(error.context or ""), error.context_mark
+    if bracket is None or mark is None:
+        return ""
+    closing = {"{": "}", "[": "]"}[bracket]
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"the {bracket} opened in {place} has no {closing} up to here"
 
 
 def _yaml_hint(problem: str, line: str) -> str:

@@ -8,7 +8,14 @@ from pydantic import PrivateAttr, model_validator
 from typing_extensions import Self
 
 from verl_core.config.condition import parse_condition
-from verl_core.config.mount_keys import DefaultScore, MountKeys, Threshold
+from verl_core.config.mount_keys import (
+    BreakerConfig,
+    CacheConfig,
+    DefaultScore,
+    HostConfig,
+    MountKeys,
+    Threshold,
+)
 from verl_core.config.mount_rules import findings_of
 from verl_core.config.names import mount_name
 from verl_core.config.problems import Finding, refuse
@@ -16,7 +23,14 @@ from verl_core.config.secrets import marked, texts_at
 from verl_core.config.tree import YamlPath
 from verl_core.config.weight import WeightSchedule
 
-__all__ = ["DefaultScore", "MountConfig", "Threshold"]
+__all__ = [
+    "BreakerConfig",
+    "CacheConfig",
+    "DefaultScore",
+    "HostConfig",
+    "MountConfig",
+    "Threshold",
+]
 
 
 class MountConfig(MountKeys):

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
-from verl_core.config.base import Items, Model, Pair
+from verl_core.config.base import Items, LocalPath, Model, Pair
 from verl_core.config.names import composed
 from verl_core.config.problems import Finding, refuse
 from verl_core.config.weight import Weight
+
+Seconds = Annotated[float, Field(gt=0.0)]
 
 
 class Threshold(Model):
@@ -35,6 +37,33 @@ class DefaultScore(Model):
     """The score."""
 
 
+class BreakerConfig(Model):
+    """``breaker:``: no more calls for a while after so many failed ones in a row."""
+
+    failures: int = Field(default=5, ge=1)
+    """So many in a row open it."""
+    reset: Seconds = 30.0
+    """Seconds until one call is let through to try."""
+
+
+class HostConfig(Model):
+    """``host:``: a limit that all mounts and processes of this machine share which name it."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """The host, as in ``api.example.com``; any text that they agree on."""
+    concurrency: int = Field(default=16, ge=1, le=4096)
+    """The most calls at once, of all of them together."""
+
+
+class CacheConfig(Model):
+    """``cache:``: what was said about a row is not asked again."""
+
+    rows: int = Field(default=100_000, ge=1)
+    """So many rows are kept; the longest unused ones go first."""
+    path: LocalPath | None = None
+    """A file that outlives the run and may be shared; without it they are kept in memory."""
+
+
 def _is_mapping(value: Any) -> str:
     return "mapping" if isinstance(value, dict | Model) else "word"
 
@@ -47,7 +76,6 @@ OnError = Annotated[
 Name = Annotated[str, AfterValidator(composed)]
 #: Names mounts, and compares their scores with numbers; no text in it could be meant as it is.
 OnMounts = Annotated[str, AfterValidator(composed)]
-Seconds = Annotated[float, Field(gt=0.0)]
 
 
 class MountKeys(Model):
@@ -67,7 +95,8 @@ class MountKeys(Model):
     role: Literal["reward", "gate"] = "reward"
     """A reward is summed; a gate stands over the sum."""
     weight: Weight = 1.0
-    """0 to a million, or a schedule: ``{linear: {from, to, steps}}`` or ``{step: {from, at}}``."""
+    """0 to a million, or a schedule: ``{linear: {from, to, steps}}``, ``{cosine: …}`` alike, or
+    ``{step: {from, at}}``."""
 
     penalty: float | None = Field(default=None, lt=0.0)
     """Gate: < 0, in units of the fused reward. Required."""
@@ -88,8 +117,8 @@ class MountKeys(Model):
     """What a failed row becomes: mask, abstain, raise, ``{default: x}``."""
     max_error_rate: float = Field(default=0.5, ge=0.0, le=1.0)
     """More failed rows than this share of a step, and the step raises."""
-    normalize: Literal["none"] = "none"
-    """Normalisation before the weight."""
+    normalize: Literal["none", "group", "batch", "running"] = "none"
+    """Normalisation before the weight: within a row's group, the step, or all steps so far."""
 
     reads: Items[str] = ()
     """Columns that it needs beyond those the plugin names."""
@@ -102,14 +131,28 @@ class MountKeys(Model):
     only_if: OnMounts | None = None
     """``open`` (the gates of `after` had nothing to say), or a condition on their scores."""
 
-    execution: Literal["inline", "async", "thread"] | None = None
+    execution: Literal["inline", "async", "thread", "process"] | None = None
     """Where it runs; by default as the provider says."""
+    workers: int | None = Field(default=None, ge=1, le=1024)
+    """The most calls at once, and under `process` the worker processes. By default 1 for `process`
+    and for a provider that is not thread safe, else 16 for `thread` and 64 for `async`."""
     timeout: Seconds = 60.0
     """Seconds from the start of a call."""
     queue_timeout: Seconds | None = None
     """Seconds that a call may wait before it; by default `timeout`."""
     max_abandoned: int = Field(default=3, ge=1)
     """So many calls left behind at their deadline, and the mount fails at once."""
+    retries: int = Field(default=0, ge=0)
+    """How often a call that failed by what may pass is tried again, inside `timeout`."""
+    retry_wait: Seconds = 0.5
+    """Seconds before the first retry; doubled each time up to 10, and varied at random."""
+    breaker: BreakerConfig | None = None
+    """After so many failed calls in a row none for a while: ``{failures: 5, reset: 30}``."""
+    host: HostConfig | None = None
+    """A limit shared by all that name the same host: ``{name: api.example.com, concurrency: 16}``.
+    """
+    cache: CacheConfig | None = None
+    """Scores given before are not asked for again: ``{rows: 100000, path: scores.db}``."""
     scale: float = 1.0
     """The raw score is multiplied by it; not 0."""
     clip: Pair[float] | None = None

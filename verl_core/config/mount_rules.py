@@ -19,6 +19,7 @@ GATE_KEYS = (
     "fail_open",
 )
 REWARD_KEYS = ("weight", "missing", "on_error", "max_error_rate", "normalize")
+RETRY_WAIT = MountKeys.model_fields["retry_wait"].default
 DOTTED = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)+$")
 
 
@@ -30,6 +31,8 @@ def findings_of(mount: MountKeys) -> list[Finding]:
         *_role_findings(mount),
         *_condition_findings(mount),
         *_value_findings(mount),
+        *_call_findings(mount),
+        *execution_findings(mount, mount.execution),
     ]
 
 
@@ -110,4 +113,44 @@ def _value_findings(mount: MountKeys) -> list[Finding]:
         for index, name in enumerate(mount.safe_globals)
         if not DOTTED.match(name)
     ]
+    return findings
+
+
+def execution_findings(mount: MountKeys, execution: str | None) -> list[Finding]:
+    """What a mount that runs as `execution` cannot have.
+
+    Args:
+        execution: as written, or None; or, once the provider is known, where it really runs.
+    """
+    findings = []
+    if execution == "inline":
+        findings += _inline_findings(mount)
+    if mount.node_class is not None and execution == "process":
+        why = "a node_class is given the step's tensors, which stay in the trainer's process"
+        findings.append(Finding(("execution",), why, "write thread or inline, or make it a plugin"))
+    return findings
+
+
+def _inline_findings(mount: MountKeys) -> list[Finding]:
+    wrong = {
+        "workers": (mount.workers, "it has no workers: it runs in its caller's thread"),
+        "retries": (mount.retries, "it has no deadline to retry within, and its caller would wait"),
+        "host": (mount.host, "it would hold its caller up until the host has a free slot"),
+    }
+    hint = "execution: thread gives it threads of its own"
+    return [
+        Finding((key,), f"{key}: is not for an inline mount: {why}", hint)
+        for key, (value, why) in wrong.items()
+        if value
+    ]
+
+
+def _call_findings(mount: MountKeys) -> list[Finding]:
+    findings = []
+    if mount.retry_wait != RETRY_WAIT and not mount.retries:
+        hint = "retries: 2 tries a failed call twice more"
+        findings.append(Finding(("retry_wait",), "retry_wait: needs retries:", hint))
+    if mount.node_class is not None and mount.cache is not None:
+        why = "a node_class is given the step's tensors, which are no part of what is cached"
+        findings.append(Finding(("cache",), why, "leave cache: out, or make it a plugin"))
     return findings

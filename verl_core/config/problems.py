@@ -24,8 +24,7 @@ _NUMBER = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 
 #: Words that the design names and this release does not run yet, by key.
 _LATER: Mapping[str, tuple[str, ...]] = {
-    "normalize": ("group", "batch", "running"),
-    "execution": ("process", "ray"),
+    "execution": ("ray",),
     "backend": ("vllm", "openai_server"),
 }
 
@@ -123,6 +122,8 @@ def _problem(
     if details["type"] == "missing":
         where = shown_path(root, path)
         hint = "" if "[" in where else f"write it in the file, or {where}=… on the command line"
+        if where == "reward":  # too much for a command line
+            hint = "write at least one mount under reward:, as `verl-reward info NAME` shows it"
         yield error_at(root, path, "missing: a value is required", hint=hint)
         return
     if details["type"] == "too_short" and isinstance(node.value, list):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from verl_core.config.base import Items, Model
@@ -15,14 +15,53 @@ from verl_core.config.mount import MountConfig
 from verl_core.config.problems import Finding, refuse
 from verl_reward_sdk.errors import did_you_mean
 
+#: The options of the project's own policies, so that a wrong key is told with all else that is
+#: wrong. What they may be is said by each policy's `Config`.
+POLICY_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "weighted_sum": (),
+    "weighted_mean": (),
+    "product": (),
+    "min": (),
+    "lexicographic": ("tolerance",),
+    "constrained": ("bounds", "rate", "max_multiplier"),
+}
+
 
 class FusionConfig(Model):
-    """How the mounts' scores become one reward."""
+    """How the mounts' scores become one reward. Further keys are options of the policy, which
+    checks them when it is made: `verl_core.rewards.fusion`."""
+
+    model_config = ConfigDict(extra="allow")
 
     policy: str = "weighted_sum"
-    """The policy's name."""
+    """The policy: weighted_sum, weighted_mean, product, min, lexicographic, constrained."""
     allow_zero: bool = False
     """Allow all weights to be 0 at once."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The keys that are the policy's own."""
+        return dict(self.__pydantic_extra__ or {})
+
+    @model_validator(mode="after")
+    def _known_options(self) -> Self:
+        known = POLICY_OPTIONS.get(self.policy)
+        if known is not None:
+            keys = [*FusionConfig.model_fields, *known]
+            refuse(
+                [
+                    Finding((key,), self._unknown(key), did_you_mean(key, keys))
+                    for key in self.options
+                    if key not in known
+                ]
+            )
+        return self
+
+    def _unknown(self, key: str) -> str:
+        owners = [policy for policy, options in POLICY_OPTIONS.items() if key in options]
+        if owners:
+            return f"{key}: is an option of {' and '.join(owners)}, and policy is {self.policy}"
+        return "unknown key"
 
 
 Mounts = Annotated[Items[MountConfig], Field(min_length=1)]

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from typing_extensions import Self
 
 from verl_core.config.base import Items, Model
-from verl_core.config.dataflow import Dataflow
+from verl_core.config.dataflow import Dataflow, gdpo_findings
 from verl_core.config.document import dump_yaml, load_yaml
 from verl_core.config.interpolate import interpolate
 from verl_core.config.mount import MountConfig
@@ -44,6 +44,9 @@ from verl_reward_sdk.errors import ConfigError
 #: Relative paths that count from the current folder when they come from the command line.
 _PATHS: tuple[YamlPath, ...] = (("data", "train"), ("data", "eval"))
 _MODELS: tuple[YamlPath, ...] = (("model", "path"), ("model", "critic"))
+
+#: Advantage estimators that compare the responses of a prompt.
+_COMPARING = ("grpo", "gdpo")
 
 
 class RunConfig(Model):
@@ -99,6 +102,13 @@ class RunConfig(Model):
         if self.eval_reward is not None:
             fusion = self.eval_reward.fusion or self.fusion
             findings += mount_findings(self.eval_reward.reward, fusion, ("eval_reward", "reward"))
+        findings += gdpo_findings(
+            self.dataflow or {},
+            {m.name: i for i, m in enumerate(self.reward) if m.normalize != "none"},
+            self.fusion.policy,
+            kl_in_reward=self.algorithm.kl_coef > 0 and self.algorithm.kl_in == "reward",
+        )
+        findings += _group_findings(self.dataflow, self.rollout.n)
         refuse(findings)
         return self
 
@@ -171,6 +181,21 @@ class RunConfig(Model):
         mounts = [_mount_form(mount) for mount in self.eval_reward.reward]
         fusion = self.eval_reward.fusion
         return {"reward": mounts} | ({"fusion": fusion.model_dump()} if fusion else {})
+
+
+def _group_findings(flow: Dataflow | None, responses: int) -> list[Finding]:
+    """Refuse advantages that compare the responses of a prompt where there is one of each."""
+    if responses > 1:
+        return []
+    entries = ["grpo"] if flow is None else [entry for stage in flow.values() for entry in stage]
+    name = next((entry for entry in entries if entry in _COMPARING), None)
+    if name is None:
+        return []
+    message = (
+        f"must be at least 2 for {name}, got {responses}: it compares the responses of a prompt,"
+        " and every advantage would be 0"
+    )
+    return [Finding(("rollout", "n"), message, "or take gae, which needs no group, in dataflow:")]
 
 
 def _mount_form(mount: MountConfig) -> dict[str, Any]:

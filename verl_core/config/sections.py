@@ -65,6 +65,10 @@ class RolloutConfig(Model):
     """Rows that are generated at once."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Of the copy that generates."""
+    stream: bool = True
+    """Score responses while others of the step are still generated; the scores are the same."""
+    slice_prompts: Count = 1
+    """The responses to so many prompts are scored together; ``async`` rewards get single rows."""
 
 
 class AlgorithmConfig(Model):

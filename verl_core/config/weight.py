@@ -16,8 +16,7 @@ from verl_core.config.problems import Finding, refuse
 from verl_reward_sdk.errors import did_you_mean
 
 Amount = Annotated[float, Field(ge=0.0, le=MAX_WEIGHT)]
-KINDS = ("linear", "step")
-LATER_KINDS = ("cosine",)
+KINDS = ("linear", "cosine", "step")
 
 
 class LinearWeight(Model):
@@ -31,6 +30,10 @@ class LinearWeight(Model):
     """How many steps the line takes."""
     start: int = Field(default=0, ge=0)
     """The step at which it begins."""
+
+
+class CosineWeight(LinearWeight):
+    """Half a wave of the cosine between two values, level before and after."""
 
 
 class StepWeight(Model):
@@ -58,10 +61,12 @@ class StepWeight(Model):
 
 
 class WeightSchedule(Model):
-    """``{linear: {from, to, steps, start}}`` or ``{step: {from, at}}``."""
+    """``{linear: {from, to, steps, start}}``, ``{cosine: …}`` alike, or ``{step: {from, at}}``."""
 
     linear: LinearWeight | None = None
     """A straight line."""
+    cosine: CosineWeight | None = None
+    """Half a wave of the cosine."""
     step: StepWeight | None = None
     """Stairs."""
 
@@ -71,11 +76,7 @@ class WeightSchedule(Model):
         if not isinstance(data, dict):
             return data
         found = [
-            Finding(
-                (kind,), f"{kind!r} schedules come in a later release", "linear and step are here"
-            )
-            if kind in LATER_KINDS
-            else Finding((kind,), f"unknown schedule {kind!r}", did_you_mean(str(kind), KINDS))
+            Finding((kind,), f"unknown schedule {kind!r}", did_you_mean(str(kind), KINDS))
             for kind in data
             if kind not in KINDS
         ]

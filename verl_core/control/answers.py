@@ -108,6 +108,7 @@ _SAID = {
     415: "The body is not called JSON.",
     421: "The Host header names another server.",
     422: "Refused, with a reason for each wrong part. Nothing was changed.",
+    503: "Another program holds the weights' file; Retry-After. Nothing was changed.",
 }
 
 

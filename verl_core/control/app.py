@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
+from starlette.responses import RedirectResponse
 
 from verl_core import __version__
 from verl_core.control.answers import ProblemDocument
@@ -50,10 +51,16 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     app.include_router(providers_router(state), dependencies=told)
     app.include_router(health_router(state))
     add_documents(app)
+    app.add_api_route("/", _to_documents, include_in_schema=False)
     for prefix, plugin in state.routes.items():
         app.mount(prefix, plugin)
     _describe_problems(app)
     return app
+
+
+def _to_documents() -> RedirectResponse:
+    """Who types the bare address finds the documents; relative, as behind a proxy's prefix."""
+    return RedirectResponse("docs")
 
 
 def _check_prefixes(prefixes: Iterable[str]) -> None:

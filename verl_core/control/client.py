@@ -1,4 +1,4 @@
-"""How the command line talks to a control plane."""
+"""How a client talks to a control plane: the command line, and workers of other trainers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 - Token: where one is set, a request must show it. The documents that are the same in every
   installation (``/docs``, ``/openapi.json``) and ``/healthz``, which then says no more than live
   and ready, are open.
-- Body: counted as it is read, so that a chunked one cannot fill the memory.
+- Body: counted as it is read, so that a chunked one cannot fill the memory. One that is too large
+  ends the connection: nothing more of it is read.
 
 What an app raises all the same is logged and becomes a 500.
 """
@@ -32,11 +33,14 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN_PATHS = ("/healthz", "/docs", "/openapi.json")
 
 
+_CLOSE = {"Connection": "close"}
+
+
 class BodyTooLarge(HTTPException):
     """413; raised out of the app's own reading of the body."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(413, f"the body is larger than {limit} bytes")
+        super().__init__(413, f"the body is larger than {limit} bytes", headers=dict(_CLOSE))
 
 
 class Guard:
@@ -108,7 +112,8 @@ class Guard:
             )
         for value in _values(scope, b"content-length"):
             if value.isdigit() and int(value) > self._max_body:
-                return Problem(413, "body-too-large", str(BodyTooLarge(self._max_body).detail))
+                detail = str(BodyTooLarge(self._max_body).detail)
+                return Problem(413, "body-too-large", detail, headers=_CLOSE)
         return None
 
     def _is_own(self, host: str, scope: Scope) -> bool:
@@ -148,7 +153,9 @@ def _values(scope: Scope, name: bytes) -> Iterable[bytes]:
 
 
 def _is_open(path: str) -> bool:
-    return any(path == known or path.startswith(known + "/") for known in _OPEN_PATHS)
+    return path == "/" or any(
+        path == known or path.startswith(known + "/") for known in _OPEN_PATHS
+    )
 
 
 def _host_name(host: str) -> str:

@@ -6,14 +6,28 @@ import errno
 import http.client
 import ipaddress
 import json
+import os
 import socket
 import sys
+import weakref
 
 from verl_core.control.state import TOKEN_VARIABLE
 from verl_reward_sdk.errors import ConfigError
 
-_BACKLOG = 128
+BACKLOG = 128
 _ASK_SECONDS = 1.0
+
+_listening: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A process that a plugin forks off must not hold the port after the run has ended."""
+    for listener in list(_listening):
+        listener.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
@@ -56,11 +70,12 @@ def _bound(family: socket.AddressFamily, address: tuple[str, int]) -> socket.soc
         if sys.platform != "win32":  # there it would let two servers share the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # only now is a port that two have bound refused
+        listener.listen(BACKLOG)  # only now is a port that two have bound refused
         listener.setblocking(False)
     except BaseException:
         listener.close()
         raise
+    _listening.add(listener)
     return listener
 
 

@@ -15,13 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from verl_core.rewards.persistence import StoreError
+from verl_core.rewards.persistence import StoreBusy, StoreError
 from verl_core.rewards.weights import StaleRevision, WeightError
 
 logger = logging.getLogger(__name__)
 
 _TYPE = "urn:verl-reward:problem:"
 _LONGEST_NAME = 100
+_RETRY_SECONDS = "5"
 _KINDS = {404: "not-found", 405: "method-not-allowed", 413: "body-too-large"}
 
 
@@ -130,6 +131,10 @@ def install_handlers(app: FastAPI, run_id: str) -> None:
         logger.error("%s", error)
         return Problem(500, "store-failed", str(error)).response(run_id=run_id)
 
+    async def busy(_: Request, error: Exception) -> Response:
+        headers = {"Retry-After": _RETRY_SECONDS}
+        return Problem(503, "store-busy", str(error), headers=headers).response(run_id=run_id)
+
     async def validation(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         errors = [
@@ -161,6 +166,7 @@ def install_handlers(app: FastAPI, run_id: str) -> None:
     app.add_exception_handler(WeightError, weights)
     app.add_exception_handler(StaleRevision, stale)
     app.add_exception_handler(StoreError, store)
+    app.add_exception_handler(StoreBusy, busy)
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, gone)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from types import TracebackType
+from typing import Any
 
 import uvicorn
 
 from verl_core.control.app import create_app
-from verl_core.control.listen import listen, url_of
+from verl_core.control.connection import Connection, Limits
+from verl_core.control.listen import BACKLOG, listen, url_of
 from verl_core.control.state import ControlState
 from verl_reward_sdk.errors import VerlRewardError
 
 logger = logging.getLogger(__name__)
 
 _START_SECONDS = 30.0
-_GRACE_SECONDS = 5
+# So many connections are taken in one turn of the loop, before the first of them can be refused:
+# a flood holds no more handles for a moment than some times this.
+_AT_ONCE = 32
 
 
 class ControlServer:
@@ -30,15 +35,25 @@ class ControlServer:
         state: what is served.
         host: the address to listen on.
         port: 0 takes any free one.
+        limits: what a client may take; the default ones where None.
 
     Raises:
         ConfigError: the address cannot be bound, or anybody could reach it without a token.
     """
 
-    def __init__(self, state: ControlState, host: str = "127.0.0.1", port: int = 8000) -> None:
+    def __init__(
+        self,
+        state: ControlState,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        *,
+        limits: Limits | None = None,
+    ) -> None:
         app = create_app(state, allowed_hosts=[host])
         self._socket = listen(host, port, has_token=state.token is not None)
         self.url = url_of(host, self._socket)
+        self._limits = limits or Limits()
+        connection: Any = functools.partial(Connection, limits=self._limits)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -47,11 +62,12 @@ class ControlServer:
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
-                http="h11",
+                http=connection,
+                backlog=_AT_ONCE,
                 ws="none",
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
+                timeout_graceful_shutdown=self._limits.grace_seconds,
             )
         )
         self._thread: threading.Thread | None = None
@@ -76,6 +92,7 @@ class ControlServer:
                 why = self._failure or f"no answer within {_START_SECONDS:.0f} s"
                 raise VerlRewardError(f"the control plane at {self.url} did not start: {why}")
             time.sleep(0.005)
+        self._socket.listen(BACKLOG)  # uvicorn lets no more wait than it takes at once
 
     def wait(self) -> None:
         """Return only by an exception: a signal's, or that the server has ended by itself.
@@ -92,9 +109,10 @@ class ControlServer:
         self._server.should_exit = True
         if self._thread is not None:
             # Not `Thread.join`: interrupted by Ctrl-C, it takes a running thread for a dead one.
-            if not self._ended.wait(_GRACE_SECONDS + 2):
+            grace = self._limits.grace_seconds
+            if not self._ended.wait(grace + 2):
                 self._server.force_exit = True
-                self._ended.wait(_GRACE_SECONDS)
+                self._ended.wait(grace)
             self._thread = None
         self._socket.close()
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from verl_core.rewards.engine import RewardEngine
     from verl_core.rewards.lease import Lease
     from verl_core.rewards.scoring import Scoring
+    from verl_core.rewards.streaming import StreamedScoring
     from verl_core.rewards.table import MountColumn, RewardTable
     from verl_core.rewards.weights import WeightSnapshot, WeightStore
 
@@ -21,6 +22,7 @@ _MODULE_OF = {
     "RewardEngine": "engine",
     "RewardTable": "table",
     "Scoring": "scoring",
+    "StreamedScoring": "streaming",
     "WeightSnapshot": "weights",
     "WeightStore": "weights",
 }
@@ -31,6 +33,7 @@ __all__ = [
     "RewardEngine",
     "RewardTable",
     "Scoring",
+    "StreamedScoring",
     "WeightSnapshot",
     "WeightStore",
 ]

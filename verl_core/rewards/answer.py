@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from verl_core.rewards.statuses import FAILED, NOT_APPLICABLE, OK, Codes
+
+if TYPE_CHECKING:
+    from verl_core.rewards.tokens import TokenRow
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -27,6 +31,9 @@ class Answer:
         seconds: how long the call was executed.
         error: what failed the whole call, if something did.
         unsure: (B,) bool: rows whose `when` or `only_if` had no answer, or None.
+        token_scores: B entries as in `verl_core.rewards.tokens`, or None where no row has any.
+        asked: rows that the mount had to answer, those that its cache knew included.
+        hits: of them, rows that its cache knew; None where it has no cache.
     """
 
     scores: Floats
@@ -37,6 +44,9 @@ class Answer:
     seconds: float = 0.0
     error: BaseException | None = None
     unsure: Bools | None = None
+    token_scores: Sequence[TokenRow] | None = None
+    asked: int = 0
+    hits: int | None = None
 
     @classmethod
     def unasked(cls, n: int) -> Answer:

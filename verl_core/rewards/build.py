@@ -10,14 +10,14 @@ from verl_core.config.condition import Condition
 from verl_core.config.mount import MountConfig
 from verl_core.config.provider import provider_config
 from verl_core.config.secrets import without
+from verl_core.rewards.cache.mounted import MountCache
 from verl_core.rewards.conditions import column_condition, score_condition
-from verl_core.rewards.execution import Limits, make_runner
-from verl_core.rewards.missing import scaled_range
+from verl_core.rewards.learner import Learner
 from verl_core.rewards.mount import Mount
 from verl_core.rewards.process_state import kept
 from verl_core.rewards.raised import is_interrupt, told
+from verl_core.rewards.runners import runner_of
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
-from verl_reward_sdk.protocols import FusionPolicy, MountInfo
 from verl_reward_sdk.provider import RewardProvider
 
 if TYPE_CHECKING:
@@ -43,32 +43,47 @@ def build_mount(
     """
     path = f"reward.{config.name}"
     with kept(f"mount {config.name!r} ({config.plugin or config.node_class})"):
-        make = _maker(config, base_dir, registry, node_factory, path)
+        learner = Learner(config.name, _maker(config, base_dir, registry, node_factory, path))
+        make = learner.build
         provider = make()
         (low, high), reads = _declared(provider, path)
     _check_role(config, provider, path)
-    execution = config.execution or provider.execution
-    queue_timeout = config.timeout if config.queue_timeout is None else config.queue_timeout
-    runner = make_runner(
-        execution,
-        name=config.name,
-        provider=provider,
-        build=make,
-        limits=Limits(config.timeout, queue_timeout, config.max_abandoned),
-        path=f"{path}.execution",
-    )
+    runner = runner_of(config, provider, make, base_dir, path)
     return Mount(
         config,
         provider,
         runner,
         source=config.plugin or config.node_class or type(provider).__name__,
         path=path,
-        execution=execution,
+        execution=config.execution or provider.execution,
         reads=reads,
         score_range=(low, high),
         applies_to=_condition(config, "applies_to", column_condition, path),
         only_if=_condition(config, "only_if", score_condition, path),
         when=_condition(config, "when", score_condition, path),
+        learner=learner,
+        cache=_cache(config, provider, base_dir, registry, path),
+    )
+
+
+def _cache(
+    config: MountConfig,
+    provider: RewardProvider[Any],
+    base_dir: Path,
+    registry: PluginRegistry | None,
+    path: str,
+) -> MountCache | None:
+    if config.cache is None:
+        return None
+    assert config.plugin is not None  # a node_class has no cache
+    assert registry is not None  # it made the provider
+    return MountCache(
+        config.cache,
+        provider,
+        plugin=config.plugin,
+        dist=registry.check(config.plugin).source,
+        base_dir=base_dir,
+        path=path,
     )
 
 
@@ -158,30 +173,3 @@ def _check_role(config: MountConfig, provider: RewardProvider[Any], path: str) -
             path=path,
             hint="write role: gate and a penalty: below 0; role: reward sums its scores instead",
         )
-
-
-def check_policy(policy: FusionPolicy, infos: list[MountInfo]) -> None:
-    """Raise `ConfigError` where `policy` cannot fuse these mounts with these weights."""
-    if not policy.additive:
-        for info in infos:
-            if info.has_when:
-                raise ConfigError(
-                    f"{policy.name} cannot leave a mount out by a condition",
-                    path=f"reward.{info.name}.when",
-                    hint="when: needs an additive policy, such as weighted_sum",
-                )
-    try:
-        policy.check(infos)
-    except ConfigError as error:
-        raise error.with_location(path="fusion.policy") from error
-
-
-def mount_info(mount: Mount, weight: float) -> MountInfo:
-    """What a policy may know of a mount: its range is that of scaled scores."""
-    return MountInfo(
-        name=mount.name,
-        weight=weight,
-        role=mount.role,
-        score_range=scaled_range(mount.score_range, mount.config),
-        has_when=mount.when is not None,
-    )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from verl_core.rewards.answer import Bools, Floats
-from verl_core.rewards.statuses import SEVERITY, STATUSES, Codes
+from verl_core.rewards.statuses import SEVERITY, STATUSES, VETO, Codes
+from verl_core.rewards.tokens import TokenPart
 
 Words = npt.NDArray[np.str_]
 
@@ -31,6 +32,10 @@ class MountColumn:
         notes: row -> why it abstained or failed, or what the provider saw.
         extras: name -> (B,) float64, further columns of the provider, NaN where it was not asked.
         seconds: how long its call was executed.
+        neutral: (B,) bool: rows where `normalised` comes of a neutral place, not of a score.
+        unsure: (B,) bool: rows in which it may only lower the reward.
+        hit_rate: of the rows that it had to answer, the share that its cache knew; None where it
+            has no cache, or had to answer none.
     """
 
     name: str
@@ -44,6 +49,9 @@ class MountColumn:
     notes: Mapping[int, str]
     extras: Mapping[str, Floats]
     seconds: float
+    neutral: Bools
+    unsure: Bools
+    hit_rate: float | None = None
 
     @cached_property
     def status(self) -> Words:
@@ -82,6 +90,9 @@ class TableColumns:
         blocked: (B,) bool: outside training, a gate had no answer; the row must not be passed.
         gate_words: (B,) int8, `gate_severity` as numbers.
         mask_reason: B texts or None: why a row is masked or blocked.
+        penalties: gate -> its penalty, < 0.
+        token_parts: what token-level mounts add, for `verl_core.rewards.tokens.place`.
+        figures: what the fusion policy has to log.
     """
 
     sample_ids: Sequence[str]
@@ -100,6 +111,9 @@ class TableColumns:
     blocked: Bools
     gate_words: Codes
     mask_reason: tuple[str | None, ...]
+    penalties: Mapping[str, float]
+    token_parts: Sequence[TokenPart] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for owner in (self, *self.columns.values()):
@@ -109,6 +123,12 @@ class TableColumns:
 
     def __len__(self) -> int:
         return len(self.sample_ids)
+
+    @property
+    def vetoed(self) -> Bools:
+        """(B,) bool: rows in which a veto or skip took the place of the sum."""
+        rows: Bools = self.gate_words >= VETO
+        return rows
 
     @cached_property
     def gate_severity(self) -> Words:

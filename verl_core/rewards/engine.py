@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from verl_core.config.rewards import RewardsConfig
 from verl_core.config.secrets import without
-from verl_core.rewards.build import NodeFactory, build_mount, check_policy, mount_info
+from verl_core.rewards.build import NodeFactory, build_mount
+from verl_core.rewards.columns import TableColumns
+from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.fusion import fusion_policy
+from verl_core.rewards.learner import Learner
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.mount import Mount
+from verl_core.rewards.policy_rules import check_mounts, check_policy, mount_info
 from verl_core.rewards.process_state import kept
 from verl_core.rewards.raised import is_interrupt, told
 from verl_core.rewards.schedules import parse_schedule, value_at
 from verl_core.rewards.scoring import Scoring
+from verl_core.rewards.streaming import StreamedScoring
 from verl_core.rewards.table import RewardTable
-from verl_core.rewards.weights import WeightSnapshot, WeightStore
+from verl_core.rewards.weights import WeightError, WeightSnapshot, WeightStore
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ProviderError
 from verl_reward_sdk.protocols import FusionPolicy
@@ -46,6 +52,9 @@ class RewardEngine:
     ) -> None:
         self.mounts = MappingProxyType(dict(mounts))
         self.policy = policy
+        self.fuser = Fuser(
+            policy, {m.name: m.config for m in mounts.values() if m.role == "reward"}
+        )
         self.store = store
         self._own_store: WeightStore | None = None
         self._frozen = frozen
@@ -63,6 +72,7 @@ class RewardEngine:
         node_factory: NodeFactory | None = None,
         frozen_weights: bool = False,
         store_path: Path | None = None,
+        store_shared: bool = False,
         run_id: str | None = None,
     ) -> RewardEngine:
         """Build and check everything; load nothing heavy.
@@ -76,6 +86,8 @@ class RewardEngine:
             frozen_weights: keep the weights that `cfg` gives at step 0 for good (for
                 `eval_reward:`); leases then carry revision 0.
             store_path: the file of the engine's own store; without one it is in memory.
+            store_shared: that file is meant to be open in several processes, which is not warned
+                of.
             run_id: the run whose revisions the engine's own store keeps.
 
         Raises:
@@ -84,7 +96,7 @@ class RewardEngine:
         if sum((frozen_weights, store is not None, store_path is not None)) > 1:
             raise ValueError("weights are frozen, or in a store, or in a file: give one of them")
         registry = registry or _installed()
-        policy = fusion_policy(cfg.fusion.policy, registry, path="fusion.policy")
+        policy = fusion_policy(cfg.fusion, registry)
         mounts = {
             config.name: build_mount(config, cfg.base_dir, registry, node_factory)
             for config in cfg.mounts
@@ -97,6 +109,7 @@ class RewardEngine:
             frozen={name: value_at(setting, 0) for name, setting in settings.items()},
             registry=registry,
         )
+        check_mounts(policy, mounts.values())
         engine.check_weights(engine._frozen)
         if store is not None:
             engine._check_store(store)
@@ -105,6 +118,7 @@ class RewardEngine:
                 settings,
                 run_id=run_id,
                 path=store_path,
+                shared=store_shared,
                 gates=[m.name for m in cfg.mounts if m.is_gate],
                 allow_zero=cfg.fusion.allow_zero,
                 check=engine.check_weights,
@@ -139,6 +153,7 @@ class RewardEngine:
                     raise ProviderError(
                         f"mount {mount.name!r} ({mount.source}) cannot be loaded: {said}"
                     ) from error
+            self._keep()
             self._loaded = True
 
     def close(self) -> None:
@@ -190,7 +205,10 @@ class RewardEngine:
             raise ConfigError(
                 f"the weight store and the mounts differ in: {', '.join(odd)}", path="reward"
             )
-        self.check_weights(snapshot.weights)
+        try:
+            store.require(self.check_weights)
+        except WeightError as error:
+            raise ConfigError(str(error), path="reward") from error
 
     # -- scoring ---------------------------------------------------------------------------------
 
@@ -217,7 +235,41 @@ class RewardEngine:
         """
         if not self._loaded or self._closed:
             self.setup()
-        return Scoring(batch, lease or self._own_lease(batch), self.mounts, self.policy, self._seen)
+        return Scoring(batch, lease or self._own_lease(batch), self.mounts, self.fuser, self._seen)
+
+    def stream(
+        self,
+        sample_ids: Sequence[str],
+        group_ids: Sequence[Hashable] | None = None,
+        *,
+        lease: Lease | None = None,
+        slice_groups: int = 1,
+        early: Collection[str] | None = None,
+    ) -> StreamedScoring:
+        """Begin to score a step of which no row is there yet: `StreamedScoring.submit` its rows as
+        they end, then run the mounts and finish as with `open`. The same rows give the same bits
+        in whatever order they come.
+
+        Args:
+            sample_ids: of the step's B rows, in the order of prompts.
+            group_ids: B of them, or None: each row is a group.
+            lease: without one, the newest weights.
+            slice_groups: so many groups are scored together.
+            early: mounts that may begin as soon as rows are in; by default all. One whose
+                provider learns while it scores is asked once, about the whole step, all the same:
+                else it would learn in the order in which rows came.
+        """
+        if not self._loaded or self._closed:
+            self.setup()
+        early = set(self.mounts if early is None else early) - self._learners().keys()
+        return StreamedScoring(
+            sample_ids,
+            group_ids,
+            self.mounts,
+            partial(self.open, lease=lease or self.lease()),
+            slice_groups=slice_groups,
+            early=early,
+        )
 
     def score(self, batch: RewardBatch, *, lease: Lease | None = None) -> RewardTable:
         """Score and fuse `batch`; all mounts run at once.
@@ -236,6 +288,57 @@ class RewardEngine:
         scoring = self.open(batch, lease=lease)
         await scoring.arun(self.mounts)
         return scoring.finish()
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def step_end(self, table: TableColumns) -> None:
+        """Learn from a finished training step: multipliers, running statistics, and what providers
+        have learnt while they scored it. A step counts once, whenever this is called for it.
+
+        Raises:
+            ProviderError: a provider's state cannot be had.
+            ValueError: the table is not of training.
+        """
+        self.fuser.step_end(table)
+        self._keep()
+
+    def step_again(self) -> None:
+        """Forget what providers have learnt since the last `step_end`: their step is scored again,
+        and what they learnt from it the first time does not count."""
+        for learner in self._learners().values():
+            learner.back()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the rewards: as it was at the last `step_end`.
+
+        ``{fusion: JSON-ready, providers: {mount: plain values and arrays}}``.
+        """
+        learnt = {name: learner.state() for name, learner in self._learners().items()}
+        kept = {name: state for name, state in learnt.items() if state is not None}
+        return {"fusion": self.fuser.state(), "providers": kept}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's `state`; loads the providers first.
+
+        Raises:
+            ConfigError: it holds what a mount or the policy cannot take.
+            ProviderError: a provider's `load_state` raises.
+        """
+        self.setup()
+        self.fuser.load_state(state["fusion"])
+        for name, learner in self._learners().items():
+            if name in state["providers"]:
+                learner.load_state(state["providers"][name])
+
+    def _learners(self) -> dict[str, Learner]:
+        found = {name: mount.learner for name, mount in self.mounts.items()}
+        return {name: one for name, one in found.items() if one is not None and one.learns}
+
+    def _keep(self) -> None:
+        for learner in self._learners().values():
+            learner.keep()
+
+    # -- inside ----------------------------------------------------------------------------------
 
     def _own_lease(self, batch: RewardBatch) -> Lease:
         if self.store is None:

@@ -1,8 +1,8 @@
 """From the answers of all mounts to a RewardTable.
 
-The order is always the same: raw score, scale and clip, weight, policy, gates. The sum runs over
-mounts in config order and in float64, so that the same batch, weights and generations give the same
-bits wherever the providers ran.
+The order is always the same: raw score, scale and clip, normalize, weight, policy, gates. The sum
+runs over mounts in config order and in float64, so that the same batch, weights and generations
+give the same bits wherever the providers ran.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.gates import Ruled, Verdict, judge, rule
+from verl_core.rewards.group_statistics import Grouping
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.missing import Filled, fill
 from verl_core.rewards.mount import Mount
 from verl_core.rewards.statuses import ABSTAINED, FAILED, SKIP
 from verl_core.rewards.table import MountColumn, RewardTable
+from verl_core.rewards.tokens import TokenPart
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ContractError, RewardError
-from verl_reward_sdk.protocols import Fused, FusionPolicy
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.protocols import Fused
 
 NO_REWARD = "no reward"
 
@@ -30,7 +33,7 @@ Asked = tuple[Mount, Answer]
 
 
 def is_step(batch: RewardBatch) -> bool:
-    """Whether the bounds of a step hold for `batch`: it trains, or it belongs to a run's step."""
+    """Whether failures are bounded in `batch`: it trains, or it belongs to a run's step."""
     return batch.training or batch.step is not None
 
 
@@ -47,18 +50,26 @@ LIMIT = 1e100
 
 
 def fuse_table(
-    batch: RewardBatch, lease: Lease, columns: Sequence[Asked], policy: FusionPolicy
+    batch: RewardBatch, lease: Lease, columns: Sequence[Asked], fuser: Fuser
 ) -> RewardTable:
-    """Fuse one batch.
+    """Fuse one batch. Nothing is learnt from it: that is `Fuser.step_end`.
 
     Args:
         columns: every mount with its answer, in config order.
 
     Raises:
-        ContractError: the policy's answer has a wrong shape or is not finite.
-        RewardError: the gates leave no live row.
+        ContractError: the policy's answer has a wrong shape or is not finite, or a score is too
+            large for ``normalize:``.
+        ConfigError: the policy compares the rows of a group, and the batch has no groups.
+        RewardError: the gates leave no live row to train on.
     """
     n, groups = len(batch), groups_of(batch)
+    if batch.group_ids is None and getattr(fuser.policy, "needs_groups", False):
+        raise ConfigError(
+            f"{fuser.policy.name} compares the responses of a prompt, and this batch has no groups",
+            path="fusion.policy",
+            hint="give RewardBatch group_ids",
+        )
     rewards = [(mount, answer) for mount, answer in columns if mount.role == "reward"]
     gates = {m.name: (m.config, answer) for m, answer in columns if m.role == "gate"}
     weights = np.array([lease.weights[mount.name] for mount, _ in rewards], dtype=np.float64)
@@ -68,7 +79,10 @@ def fuse_table(
     ]
     verdict = judge(gates, n)
     unscored = _unscored(rewards, filled, weights, n)
-    fused = _fused(policy, filled, weights, groups, unscored.astype(bool))
+    unknown = unscored.astype(bool)
+    dead = (unknown | verdict.shut) & ~verdict.vetoed
+    _normalize(fuser, rewards, filled, groups, ~dead & verdict.in_baseline)
+    fused = _fused(fuser, filled, weights, groups, unknown | dead)
     ruled = rule(verdict, fused, unscored, training=batch.training)
     table = RewardTable(
         sample_ids=batch.sample_ids,
@@ -78,7 +92,7 @@ def fuse_table(
         revision=lease.revision,
         weights=lease.weights,
         generations=lease.generations,
-        additive=policy.additive,
+        additive=fuser.policy.additive,
         columns=_table_columns(columns, filled, ruled, verdict, lease),
         fused=ruled.values,
         masked=ruled.masked,
@@ -87,8 +101,11 @@ def fuse_table(
         blocked=ruled.blocked,
         gate_words=verdict.word,
         mask_reason=tuple(ruled.reason.tolist()),
+        penalties=verdict.penalties,
+        token_parts=_token_parts(rewards, filled, fuser.factors(weights)),
+        figures=fuser.figures(),
     )
-    if n and is_step(batch):
+    if n and batch.training:  # elsewhere a row that a gate shuts is blocked, be it the only one
         _refuse_dead(table, verdict)
     return table
 
@@ -117,18 +134,70 @@ def _unscored(
     return reason
 
 
+def _normalize(
+    fuser: Fuser,
+    rewards: Sequence[Asked],
+    filled: Sequence[Filled],
+    groups: npt.NDArray[np.int64],
+    live: Bools,
+) -> None:
+    """Every column by its mount's ``normalize:``, in place; then what may only lower, lowers.
+
+    Args:
+        live: (B,) bool, rows that may enter a mean.
+    """
+    grouping = Grouping(groups)
+    for (mount, _), column in zip(rewards, filled, strict=True):
+        if mount.config.normalize != "none":
+            large = column.present & (np.abs(column.values) > LIMIT)
+            if large.any():
+                row = int(np.flatnonzero(large)[0])
+                raise ContractError(
+                    f"a score is too large for normalize: {mount.config.normalize}",
+                    provider=mount.name,
+                    row=row,
+                    value=float(column.values[row]),
+                    bound=f"at most {LIMIT:g} either way, after scale and clip",
+                )
+            column.values = fuser.normalize(
+                mount.config, column.values, grouping, live, column.neutral
+            )
+        column.hold()
+
+
+def _token_parts(
+    rewards: Sequence[Asked], filled: Sequence[Filled], factors: Floats
+) -> tuple[TokenPart, ...]:
+    """The token scores of the rows whose own score is what the mount adds."""
+    parts = []
+    for (mount, answer), column, factor in zip(rewards, filled, factors.tolist(), strict=True):
+        if answer.token_scores is not None:
+            own = (answer.ok & column.present & ~column.unsure).tolist()
+            rows = [row if ok else None for row, ok in zip(answer.token_scores, own, strict=True)]
+            parts.append(TokenPart(rows, mount.config.scale * factor))
+    return tuple(parts)
+
+
 def _fused(
-    policy: FusionPolicy,
+    fuser: Fuser,
     filled: Sequence[Filled],
     weights: Floats,
     groups: npt.NDArray[np.int64],
-    unscored: Bools,
+    out: Bools,
 ) -> Fused:
+    """The policy's answer, checked.
+
+    Args:
+        out: (B,) bool, rows that are masked, or worth what a veto says: the policy sees nothing of
+            them, so that nobody is compared with them.
+    """
+    policy = fuser.policy
     shape = (len(groups), len(filled))
     scores = np.empty(shape, order="F")  # a mount's column lies together
     present = np.empty(shape, dtype=bool, order="F")
     for mount, column in enumerate(filled):
-        scores[:, mount], present[:, mount] = column.values, column.present
+        present[:, mount] = column.present & ~out
+        scores[:, mount] = np.where(present[:, mount], column.values, np.nan)
     fused = policy.fuse(scores, present, weights, groups)
     name = f"fusion policy {policy.name}"
     for what, array, bound in (
@@ -139,7 +208,7 @@ def _fused(
             raise ContractError(
                 f"{what} has a wrong shape", provider=name, value=np.shape(array), bound=bound
             )
-    wrong = ~(np.abs(fused.values) <= LIMIT) & ~unscored  # NaN compares false
+    wrong = ~(np.abs(fused.values) <= LIMIT) & ~out  # NaN compares false
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ContractError(
@@ -163,12 +232,15 @@ def _table_columns(
     rewards = iter(zip(filled, ruled.contributions.T, strict=True))
     nothing = np.full(len(ruled.values), np.nan)
     silent = np.zeros(len(ruled.values), dtype=np.int8)
+    nobody = np.zeros(len(ruled.values), dtype=bool)
     for mount, answer in columns:
         if mount.role == "reward":
             column, contribution = next(rewards)
             normalised = np.where(column.present, column.values, np.nan)
+            neutral, unsure = column.neutral, column.unsure
         else:
             normalised, contribution = nothing, ruled.gate_contributions[mount.name]
+            neutral = unsure = nobody
         table[mount.name] = MountColumn(
             name=mount.name,
             role=mount.role,
@@ -181,17 +253,21 @@ def _table_columns(
             notes=answer.reasons,
             extras=answer.extras,
             seconds=answer.seconds,
+            neutral=neutral,
+            unsure=unsure,
+            hit_rate=_hit_rate(answer),
         )
     return table
 
 
+def _hit_rate(answer: Answer) -> float | None:
+    return answer.hits / answer.asked if answer.hits is not None and answer.asked else None
+
+
 def _refuse_dead(table: RewardTable, verdict: Verdict) -> None:
-    """Raise `RewardError` where the gates leave nothing to train on, or to evaluate."""
-    dead = table.masked | table.blocked
-    by_gate = dead & verdict.shut
-    if table.training:
-        dead = dead | table.skip
-        by_gate = by_gate | table.skip
+    """Raise `RewardError` where the gates leave nothing to train on."""
+    dead = table.masked | table.skip
+    by_gate = (table.masked & verdict.shut) | table.skip
     if not dead.all() or not by_gate.any():
         return
     counts = Counter(reason or "skipped" for reason in table.mask_reason)

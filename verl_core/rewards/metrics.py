@@ -24,6 +24,8 @@ def table_metrics(table: TableColumns) -> dict[str, float]:
     for name, column in table.columns.items():
         figures |= _mount(f"reward/{name}", column, counted)
         figures[f"timing_s/reward/{name}"] = column.seconds
+        if column.hit_rate is not None:
+            figures[f"reward/{name}/cache_hit_rate"] = column.hit_rate
     figures |= _spread("reward/fused", table.fused[~np.isnan(table.fused)])
     for name, rows in (
         ("masked", table.masked),
@@ -33,7 +35,7 @@ def table_metrics(table: TableColumns) -> dict[str, float]:
         figures[f"reward/{name}"] = _share(int(np.count_nonzero(rows)), len(table))
     figures |= {f"weights/{name}": weight for name, weight in table.weights.items()}
     figures["weights/revision"] = float(table.revision)
-    return figures
+    return {**figures, **table.figures}
 
 
 def _mount(prefix: str, column: MountColumn, counted: Bools) -> dict[str, float]:

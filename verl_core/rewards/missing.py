@@ -1,4 +1,4 @@
-"""From a mount's answers to the numbers that are fused: `scale`, `clip`, `missing`, `on_error`.
+"""From a mount's answers to numbers: `scale`, `clip`, `missing`, `on_error`. `normalize` follows.
 
 A row without a score never becomes a number that nobody asked for. It is either left out, or masked
 with its whole row, or takes the place that its config names:
@@ -32,12 +32,22 @@ class Filled:
         counted: (B,) bool: the row has a score, of the provider or asked for by the config; a
             neutral place is none.
         masks: (B,) bool: rows that its `missing` or `on_error` masks.
+        neutral: (B,) bool: rows in a neutral place.
+        unsure: (B,) bool: rows that it may only lower (`Answer.unsure`).
     """
 
     values: Floats
     present: Bools
     counted: Bools
     masks: Bools
+    neutral: Bools
+    unsure: Bools
+
+    def hold(self) -> None:
+        """Let no row gain by a mount whose condition had no answer. After `normalize`, which could
+        lift what was lowered before."""
+        if self.unsure.any():
+            self.values = np.where(self.unsure, np.minimum(self.values, 0.0), self.values)
 
 
 def scaled(raw: Floats, mount: MountConfig) -> Floats:
@@ -46,12 +56,18 @@ def scaled(raw: Floats, mount: MountConfig) -> Floats:
     return values if mount.clip is None else np.clip(values, *mount.clip)
 
 
-def scaled_range(bounds: tuple[float, float], mount: MountConfig) -> tuple[float, float]:
-    """A score range after `scale`, then `clip`."""
-    low, high = sorted(bound * mount.scale for bound in bounds)
-    if mount.clip is not None:
-        low, high = max(low, mount.clip[0]), min(high, mount.clip[1])
-    return low, high
+def fused_range(bounds: tuple[float, float], mount: MountConfig) -> tuple[float, float]:
+    """Where the values lie that a policy gets of a mount whose raw scores lie in `bounds`: what
+    `missing` and `on_error` put in the place of a score included."""
+    if mount.normalize != "none":
+        return -math.inf, math.inf
+    raw = list(bounds)
+    if mount.missing == "zero":
+        raw.append(0.0)
+    if isinstance(mount.on_error, DefaultScore):
+        raw.append(mount.on_error.default)
+    values = scaled(np.array(raw), mount)
+    return float(values.min()), float(values.max())
 
 
 def fill(
@@ -65,9 +81,9 @@ def fill(
     """
     values, ok = scaled(answer.scores, mount), answer.ok
     clear = np.zeros(len(ok), dtype=bool)
-    filled = Filled(values, ok, ok, clear)
+    filled = Filled(values, ok, ok, clear, clear, clear)
     if (answer.codes >= ABSTAINED).any():
-        filled = Filled(values.copy(), ok.copy(), ok.copy(), clear)
+        filled = Filled(values.copy(), ok.copy(), ok.copy(), clear, clear.copy(), clear)
         abstained, failed = answer.codes == ABSTAINED, answer.codes == FAILED
         if mount.on_error == "abstain":
             abstained = abstained | failed
@@ -84,8 +100,7 @@ def fill(
         if observed:
             filled.masks[:] = False
     if answer.unsure is not None:
-        unsure = answer.unsure & filled.present
-        filled.values = np.where(unsure, np.minimum(filled.values, 0.0), filled.values)
+        filled.unsure = answer.unsure & filled.present
     return filled
 
 
@@ -110,7 +125,7 @@ def _neutral(
         means = {group: means.get(group, step) for group in by_group}
     for row in rows:
         filled.values[row] = means[int(groups[row])]
-    filled.present[rows] = True
+    filled.present[rows] = filled.neutral[rows] = True
 
 
 def _mean(scores: list[float]) -> float:

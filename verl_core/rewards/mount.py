@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,14 @@ import numpy.typing as npt
 from verl_core.config.condition import Condition
 from verl_core.config.mount import MountConfig
 from verl_core.config.secrets import without
-from verl_core.rewards.answer import Answer, Floats
+from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.cache.mounted import MountCache
 from verl_core.rewards.conditions import holds
-from verl_core.rewards.execution import Call, Runner
+from verl_core.rewards.execution import Call, Limits, Runner
+from verl_core.rewards.learner import Learner
 from verl_core.rewards.raised import is_interrupt, told
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
+from verl_core.rewards.tokens import TokenRow, checked_token_scores
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, VerlRewardError, did_you_mean
 from verl_reward_sdk.provider import RewardProvider
@@ -53,6 +57,8 @@ class Mount:
         applies_to: condition on columns, or None.
         only_if: condition on scores of the mounts that it follows, or None.
         when: condition on scores of other mounts, or None.
+        learner: keeps what its provider learns, where it does.
+        cache: what it was asked before, or None.
     """
 
     def __init__(
@@ -69,6 +75,8 @@ class Mount:
         applies_to: Condition | None = None,
         only_if: Condition | None = None,
         when: Condition | None = None,
+        learner: Learner | None = None,
+        cache: MountCache | None = None,
     ) -> None:
         self.config = config
         self.name = config.name
@@ -82,6 +90,8 @@ class Mount:
         self.applies_to = applies_to
         self.only_if = only_if
         self.when = when
+        self.learner = learner
+        self.cache = cache
         self.depends_on = config.depends_on
         self.generation = 1
         self._who = self.name if self.name == source else f"{self.name} ({source})"
@@ -98,14 +108,23 @@ class Mount:
 
     # -- life ------------------------------------------------------------------------------------
 
+    @property
+    def blocks(self) -> bool:
+        """Whether `ask` and `read` may wait for a disk: a coroutine calls them in a thread."""
+        return self.cache is not None and self.cache.blocks
+
     def setup(self) -> None:
         """Load the provider. Raises whatever it raises."""
+        if self.cache is not None:
+            self.cache.open()
         self.runner.setup()
         self._state = "ready"
 
     def close(self) -> None:
         """Release the provider."""
         self.runner.close()
+        if self.cache is not None:
+            self.cache.close()
         self._state = "closed"
 
     @property
@@ -136,19 +155,49 @@ class Mount:
         return holds(self.applies_to, batch.columns, len(batch), path=path)
 
     def ask(self, batch: RewardBatch, rows: Rows | None) -> Call:
-        """Have the provider score the given rows (None: all) with the columns it may see."""
+        """Have the provider score the given rows (None: all) with the columns it may see; those
+        that its cache knows are not asked again. The call may have ended already."""
         seen = batch.with_columns_only(self._reads)
-        return self.runner.submit(seen if rows is None else seen.take(rows.tolist()))
+        if rows is not None:
+            seen = seen.take(rows.tolist())
+        if self.cache is None:
+            return self.runner.submit(seen)
+        split = self.cache.split(seen)
+        asked = seen if not split.hits else seen.take(split.ask.tolist())
+        call = self.runner.submit(asked) if len(asked) or not len(seen) else self._answered(asked)
+        call.split = split
+        return call
+
+    def _answered(self, nothing: RewardBatch) -> Call:
+        """An ended call about no row."""
+        call = Call(nothing, Limits(), self.runner)
+        call.begin()
+        call.succeed(())
+        return call
 
     def read(self, call: Call, n: int, rows: Rows | None) -> Answer:
         """The ended `call` as a column of n rows; `rows` as they were asked."""
-        asked = n if rows is None else len(rows)
+        split = call.split
+        if split is None:
+            answer = self._fresh(call, rows)
+            answer.asked = len(answer.codes)
+        else:
+            assert self.cache is not None  # who else split it
+            place = split.ask if rows is None else rows[split.ask]
+            fresh = self._fresh(call, place if split.hits else rows) if len(split.ask) else None
+            answer = self.cache.joined(split, fresh)
+            answer.asked, answer.hits = len(answer.codes), split.hits
+        return answer if rows is None else _spread(answer, rows, n)
+
+    def _fresh(self, call: Call, rows: Rows | None) -> Answer:
+        """What the provider answered to `call`, which was about `rows` of the step's batch."""
+        asked = len(call.batch)
         error = call.future.exception()
         if error is None:
             try:
-                answer = self._checked(call.future.result(), asked)
+                answer = self._checked(call.future.result(), call.batch)
             except ContractError as broken:
-                error = broken if rows is None else _at(broken, rows)
+                error = broken
             except BaseException as broken:  # a boundary: an answer nobody can read
                 if is_interrupt(broken):
                     raise
@@ -159,25 +208,66 @@ class Mount:
                     bound="RewardResult or a sequence of float | None",
                 )
         if error is not None:
-            answer = _failed(error, asked)
+            answer = _failed(self._placed(error, rows), asked)
         if self._secrets:
             answer.reasons = {
                 row: without(reason, self._secrets) for row, reason in answer.reasons.items()
             }
         answer.seconds = call.seconds
         self._record(answer, asked)
-        return answer if rows is None else _spread(answer, rows, n)
+        return answer
 
-    def _checked(self, value: object, n: int) -> Answer:
+    def _placed(self, error: BaseException, rows: Rows | None) -> BaseException:
+        """A broken contract with the mount's full name, and the row's number in the whole batch."""
+        if not isinstance(error, ContractError):
+            return error
+        if error.row is None and error.provider != self.name:
+            return error
+        placed = ContractError(
+            error.message,
+            provider=self._who if error.provider == self.name else error.provider,
+            row=error.row if error.row is None or rows is None else int(rows[error.row]),
+            value=error.value,
+            bound=error.bound,
+        )
+        placed.__cause__ = error.__cause__
+        return placed
+
+    def _checked(self, value: object, batch: RewardBatch) -> Answer:
         result = RewardResult.of(value, provider=self._who)
-        scores, scored = result.checked(provider=self._who, n=n, score_range=self.score_range)
+        scores, scored = result.checked(
+            provider=self._who, n=len(batch), score_range=self.score_range
+        )
         codes = np.where(scored, OK, ABSTAINED).astype(np.int8)
         reasons = dict(result.reasons)
         for row, reason in result.failures.items():
             codes[row] = FAILED
             reasons[row] = reason
         extras = {name: np.array(col, dtype=np.float64) for name, col in result.extras.items()}
-        return Answer(scores, codes, self._words(result), reasons, extras)
+        tokens = self._tokens(result, scores, scored, batch)
+        return Answer(scores, codes, self._words(result), reasons, extras, token_scores=tokens)
+
+    def _tokens(
+        self, result: RewardResult, scores: Floats, scored: Bools, batch: RewardBatch
+    ) -> Sequence[TokenRow] | None:
+        if result.token_scores is None:
+            return None
+        if not self.provider.token_scores:
+            raise ContractError(
+                "token_scores that its class does not declare",
+                provider=self._who,
+                value=f"{len(result.token_scores)} rows of them",
+                bound="none, or token_scores = True in the class",
+            )
+        rows = checked_token_scores(
+            result.token_scores,
+            scores,
+            scored,
+            provider=self._who,
+            responses=batch.responses,
+            response_ids=batch.response_ids,
+        )
+        return rows if any(row is not None for row in rows) else None
 
     def _words(self, result: RewardResult) -> Codes | None:
         if self.role != "gate":
@@ -236,20 +326,10 @@ class Mount:
             "rows": counters.rows,
             "failures": counters.failures,
             "seconds_mean": counters.seconds / counters.calls if counters.calls else 0.0,
+            "breaker": None,
+            **self.runner.describe(),
+            "cache": None if self.cache is None else self.cache.describe(),
         }
-
-
-def _at(error: ContractError, rows: Rows) -> ContractError:
-    """The same with the row's number in the whole batch."""
-    if error.row is None:
-        return error
-    return ContractError(
-        error.message,
-        provider=error.provider,
-        row=int(rows[error.row]),
-        value=error.value,
-        bound=error.bound,
-    )
 
 
 def _failed(error: BaseException, n: int) -> Answer:
@@ -273,7 +353,13 @@ def _spread(answer: Answer, rows: Rows, n: int) -> Answer:
         whole.words[rows] = answer.words
     whole.reasons = {int(rows[row]): reason for row, reason in answer.reasons.items()}
     whole.extras = {name: _over(values, rows, n) for name, values in answer.extras.items()}
+    if answer.token_scores is not None:
+        tokens: list[TokenRow] = [None] * n
+        for row, entry in zip(rows.tolist(), answer.token_scores, strict=True):
+            tokens[row] = entry
+        whole.token_scores = tokens
     whole.seconds, whole.error = answer.seconds, answer.error
+    whole.asked, whole.hits = answer.asked, answer.hits
     return whole
 
 

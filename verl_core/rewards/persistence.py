@@ -9,22 +9,30 @@ processes may hold the same file: each write sees the others' first (``BEGIN IMM
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_core.rewards.revisions import Dial, Dials, Record
 from verl_core.rewards.schedules import parse_schedule, setting_form
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 _APPLICATION_ID = 0x76727764  # "vrwd": tells our file from any other SQLite file
 _FORMAT = 1
-_BUSY_SECONDS = 10.0
+BUSY_SECONDS = 4.0
+"""How long a read or write waits for another program that holds the file: twice this, for those who
+wait for one that waits, is less than clients wait for an answer."""
+LEASE_SECONDS = 60.0
+"""How long a step of the run waits for it: its end would be the end of the run."""
 
 _SCHEMA = """
 CREATE TABLE revisions (
@@ -57,6 +65,10 @@ class StoreError(VerlRewardError):
     """The file of the weights could not be read or written. Nothing was changed."""
 
 
+class StoreBusy(StoreError):
+    """Another program held the file for too long. Nothing was changed; it may be tried again."""
+
+
 def _encode(dials: Dials) -> str:
     return json.dumps(
         {name: {"base": setting_form(d.base), "pin": d.pin} for name, d in dials.items()},
@@ -71,13 +83,13 @@ def _decode(text: str) -> dict[str, Dial]:
     }
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
     """Switch to WAL mode, as patiently as any other statement waits.
 
     SQLite's busy timeout does not cover the switch: of two processes that open a new file at the
     same moment, one is told at once that it is locked.
     """
-    deadline = time.monotonic() + _BUSY_SECONDS
+    deadline = time.monotonic() + busy_seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -93,13 +105,19 @@ class RevisionLog:
 
     Every method may be called from any thread; a lock admits one at a time.
 
+    Args:
+        path: the file.
+        busy_seconds: how long one read or write waits for another program that holds the file.
+
     Raises:
         ConfigError: the file cannot be opened, or is not a file of this kind.
-        StoreError: a later read or write failed; the transaction was rolled back.
+        StoreError: a later read or write failed; the transaction was rolled back. `StoreBusy`
+            where another program held the file.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, busy_seconds: float = BUSY_SECONDS) -> None:
         self.path = path
+        self._busy_seconds = busy_seconds
         self._lock = threading.RLock()
         name = ":memory:" if path is None else str(path)
         connection: sqlite3.Connection | None = None
@@ -107,7 +125,7 @@ class RevisionLog:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(
-                name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                name, timeout=busy_seconds, isolation_level=None, check_same_thread=False
             )
             self._prepare(connection)
         except (sqlite3.Error, OSError) as error:
@@ -126,7 +144,7 @@ class RevisionLog:
         self._close = weakref.finalize(self, connection.close)  # also of a log nobody closed
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        _use_wal(connection)
+        _use_wal(connection, self._busy_seconds)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -168,12 +186,38 @@ class RevisionLog:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    def patiently(self, work: Callable[[], T], seconds: float) -> T:
+        """What `work` gives, which is done again while another program holds the file.
+
+        Between two tries others may use this log. The first wait is logged.
+
+        Raises:
+            StoreBusy: the file was held for `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        told = False
+        while True:
+            try:
+                return work()
+            except StoreBusy as error:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    logger.warning("%s; the run waits for it, %g s at most", error, seconds)
+                told = True
+                time.sleep(0.01)  # a lock is not fair: let those who wait for this log have it
+
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             where = "memory" if self.path is None else self.path
+            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+                raise StoreBusy(
+                    f"another program holds {where}, and did for {self._busy_seconds:g} s: {error};"
+                    " nothing was changed"
+                ) from error
             raise StoreError(
                 f"the weights in {where} could not be read or written: {error}; nothing was changed"
             ) from error

@@ -1,4 +1,4 @@
-"""How a weight moves over the steps of a run: `Linear`, `Step`, or a plain number.
+"""How a weight moves over the steps of a run: `Linear`, `Cosine`, `Step`, or a plain number.
 
 A schedule is a pure function of the step, so that a resumed run finds the same values again.
 """
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from verl_core.config.limits import MAX_WEIGHT
 from verl_reward_sdk.errors import did_you_mean
@@ -29,7 +29,7 @@ class Schedule(Protocol):
         ...
 
     def knots(self) -> Sequence[int]:
-        """The steps, ascending, between which the value is constant or a straight line."""
+        """The steps, ascending, between which the value stays or moves one way."""
         ...
 
 
@@ -95,6 +95,7 @@ class Linear:
     YAML: ``{linear: {from: 2.0, to: 0.5, steps: 200, start: 0}}``.
     """
 
+    kind: ClassVar[str] = "linear"
     first: float
     last: float
     steps: int
@@ -112,18 +113,40 @@ class Linear:
             return self.first
         if done >= self.steps:
             return self.last
-        # A convex combination: never outside [first, last], which first + t * (last - first) can be
-        # by a rounding.
-        share = done / self.steps
-        value = self.first * (1.0 - share) + self.last * share
-        return min(max(value, min(self.first, self.last)), max(self.first, self.last))
+        return _between(self.first, self.last, done / self.steps)
 
     def as_dict(self) -> dict[str, Any]:
         body = {"from": self.first, "to": self.last, "steps": self.steps, "start": self.start}
-        return {"linear": body}
+        return {self.kind: body}
 
     def knots(self) -> Sequence[int]:
         return (self.start, self.start + self.steps)
+
+
+def _between(first: float, last: float, share: float) -> float:
+    """The value at `share` of the way. A convex combination: never outside [first, last], which
+    first + share * (last - first) can be by a rounding."""
+    value = first * (1.0 - share) + last * share
+    return min(max(value, min(first, last)), max(first, last))
+
+
+@dataclass(frozen=True)
+class Cosine(Linear):
+    """Half a wave of the cosine from `first` at step `start` to `last` at step `start + steps`: it
+    leaves the one and reaches the other slowly. Level before and after.
+
+    YAML: ``{cosine: {from: 2.0, to: 0.5, steps: 200, start: 0}}``.
+    """
+
+    kind: ClassVar[str] = "cosine"
+
+    def value(self, step: int) -> float:
+        done = step - self.start
+        if done <= 0:
+            return self.first
+        if done >= self.steps:
+            return self.last
+        return _between(self.first, self.last, 0.5 * (1.0 - math.cos(math.pi * done / self.steps)))
 
 
 @dataclass(frozen=True)
@@ -167,6 +190,10 @@ def _linear(body: Mapping[str, Any]) -> Linear:
     return Linear(body["from"], body["to"], body["steps"], body.get("start", 0))
 
 
+def _cosine(body: Mapping[str, Any]) -> Cosine:
+    return Cosine(body["from"], body["to"], body["steps"], body.get("start", 0))
+
+
 def _step(body: Mapping[str, Any]) -> Step:
     return Step(body["from"], body["at"])
 
@@ -174,12 +201,14 @@ def _step(body: Mapping[str, Any]) -> Step:
 # kind -> (builder, required keys, further keys)
 _KINDS: Mapping[str, tuple[Callable[[Mapping[str, Any]], Schedule], set[str], set[str]]] = {
     "linear": (_linear, {"from", "to", "steps"}, {"start"}),
+    "cosine": (_cosine, {"from", "to", "steps"}, {"start"}),
     "step": (_step, {"from", "at"}, set()),
 }
 
 
 def parse_schedule(obj: object) -> Setting:
-    """A setting from its YAML or JSON form: a number, ``{linear: {…}}``, or ``{step: {…}}``.
+    """A setting from its YAML or JSON form: a number, ``{linear: {…}}``, ``{cosine: {…}}`` or
+    ``{step: {…}}``.
 
     Raises:
         ValueError: what is wrong with it, in words that fit behind the weight's name.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,7 +13,9 @@ from verl_core.config.condition import Condition
 from verl_core.rewards.answer import Answer, Bools
 from verl_core.rewards.conditions import holds
 from verl_core.rewards.execution import Bell, Call, wait_any
+from verl_core.rewards.failures import Failures
 from verl_core.rewards.fuse import fuse_table, is_step
+from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.gates import words_of
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.mount import Mount, Rows
@@ -19,7 +23,8 @@ from verl_core.rewards.statuses import ABSTAINED, NONE, OK
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, RewardError
-from verl_reward_sdk.protocols import FusionPolicy
+
+T = TypeVar("T")
 
 
 class Scoring:
@@ -29,7 +34,7 @@ class Scoring:
         batch: B rows.
         lease: the weights and generations it is scored with.
         mounts: name -> mount, in config order.
-        policy: how scores are fused.
+        fuser: how scores are fused.
         observe: called with the finished table.
     """
 
@@ -38,18 +43,22 @@ class Scoring:
         batch: RewardBatch,
         lease: Lease,
         mounts: Mapping[str, Mount],
-        policy: FusionPolicy,
+        fuser: Fuser,
         observe: Callable[[RewardTable], None],
     ) -> None:
         self.batch = batch
         self.lease = lease
         self.mounts = mounts
-        self._policy = policy
+        self._fuser = fuser
         self._observe = observe
         self.answers: dict[str, Answer] = {}
 
-    def run(self, names: Iterable[str]) -> None:
+    def run(self, names: Iterable[str], failures: Failures | None = None) -> None:
         """Ask these mounts, all at once but for those that follow another.
+
+        Args:
+            failures: counts the rows that failed, instead of their being judged here: for a batch
+                that is a part of something larger, such as an evaluation.
 
         Raises:
             ConfigError: a mount follows one that has not run, or was run before; a column is
@@ -59,17 +68,22 @@ class Scoring:
         stage = _Stage(self, names)
         while stage.launch():
             stage.collect(wait_any(stage.calls))
-        self._judge(stage.names)
+        if failures is None:
+            self.judge(stage.names)
+        else:
+            failures.add(self.mounts, self.answers, self.lease.weights, stage.names)
 
     async def arun(self, names: Iterable[str]) -> None:
         """`run` without blocking the caller's event loop."""
         stage, bell = _Stage(self, names), Bell()
+        # Mounts that may wait for a disk are asked and read in a thread.
+        aside = asyncio.to_thread if any(self.mounts[n].blocks for n in stage.names) else _here
         try:
-            while stage.launch(bell):
-                stage.collect(await bell.wait_any(stage.calls))
+            while await aside(stage.launch, bell):
+                await aside(stage.collect, await bell.wait_any(stage.calls))
         finally:
             stage.cancel()
-        self._judge(stage.names)
+        self.judge(stage.names)
 
     def finish(self) -> RewardTable:
         """Fuse. Call it once, when every mount has run.
@@ -81,37 +95,20 @@ class Scoring:
         if idle:
             raise RewardError(f"mounts that no stage has run: {', '.join(idle)}")
         columns = [(mount, self.answers[name]) for name, mount in self.mounts.items()]
-        table = fuse_table(self.batch, self.lease, columns, self._policy)
+        table = fuse_table(self.batch, self.lease, columns, self._fuser)
         self._observe(table)
         return table
 
-    # -- inside ------------------------------------------------------------------------------------
-
-    def _judge(self, names: Sequence[str]) -> None:
-        """The step's bounds on failures, for mounts that have just run."""
+    def judge(self, names: Sequence[str]) -> None:
+        """Raise `RewardError` where mounts that have answered passed the step's bounds on failures:
+        `run` does so at its end."""
         if not is_step(self.batch):
             return
-        broken: list[str] = []
-        cause: BaseException | None = None
-        for name in names:
-            mount, answer = self.mounts[name], self.answers[name]
-            if mount.role == "gate" or self.lease.weights[name] == 0:
-                continue
-            failed, asked = answer.failed_share()
-            strict = mount.config.on_error == "raise"
-            if failed and (strict or failed > mount.config.max_error_rate * asked):
-                bound = (
-                    "on_error: raise"
-                    if strict
-                    else f"max_error_rate {mount.config.max_error_rate:g}"
-                )
-                broken.append(
-                    f"{name}: {failed} of {asked} rows failed ({bound}): {answer.first_reason()}"
-                )
-                cause = cause or answer.error
-        if broken:
-            step = "" if self.batch.step is None else f" of step {self.batch.step}"
-            raise RewardError(f"the rewards{step} may not be used: " + "; ".join(broken)) from cause
+        failures = Failures()
+        failures.add(self.mounts, self.answers, self.lease.weights, names)
+        failures.refuse("" if self.batch.step is None else f" of step {self.batch.step}")
+
+    # -- inside ------------------------------------------------------------------------------------
 
     def rows_of(self, mount: Mount) -> tuple[Bools, Bools | None]:
         """The rows a mount is asked about, and those of them whose condition had no answer."""
@@ -207,5 +204,10 @@ class _Stage:
 
     def cancel(self) -> None:
         """Let go of what is still under way."""
-        for call in self.calls:
+        for call in tuple(self.calls):
             call.runner.cancel(call)
+
+
+async def _here(function: Callable[..., T], *arguments: object) -> T:
+    """As `asyncio.to_thread`, in this thread."""
+    return function(*arguments)

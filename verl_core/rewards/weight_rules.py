@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -83,12 +84,16 @@ class WeightRules:
     Args:
         gates: names of gates, which have no weight.
         allow_zero: whether all weights may be 0 at once.
-        check: the fusion policy's refusal: raises `VerlRewardError` or `ValueError`.
+        checks: refusals of fusion policies: each raises `VerlRewardError` or `ValueError`.
     """
 
     gates: frozenset[str] = frozenset()
     allow_zero: bool = False
-    check: Check | None = None
+    checks: tuple[Check, ...] = ()
+
+    def and_also(self, check: Check) -> WeightRules:
+        """These rules, and `check`."""
+        return dataclasses.replace(self, checks=(*self.checks, check))
 
     def read(
         self, changes: Mapping[str, object], dials: Dials, *, whole: bool = False
@@ -159,7 +164,7 @@ class WeightRules:
 
         Every step is tried on which the values differ from those of the step before; of a schedule
         that ends more than 10,000 steps ahead, both sides of each of its corners and about 1,000
-        steps between (from corner to corner it is a straight line).
+        steps between (from corner to corner it moves one way).
 
         Raises:
             WeightError: every weight would be 0, or the policy refuses them.
@@ -176,9 +181,9 @@ class WeightRules:
     def _refusal(self, weights: Mapping[str, float]) -> str | None:
         if weights and not self.allow_zero and not any(weights.values()):
             return "every weight would be 0 and no reward be left (fusion.allow_zero allows it)"
-        if self.check is not None:
+        for check in self.checks:
             try:
-                self.check(MappingProxyType(weights))
+                check(MappingProxyType(weights))
             except (VerlRewardError, ValueError) as error:
                 return str(error)
         return None

@@ -28,7 +28,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from verl_core.rewards.persistence import RevisionLog
+from verl_core.rewards.persistence import BUSY_SECONDS, LEASE_SECONDS, RevisionLog
 from verl_core.rewards.presence import Presence
 from verl_core.rewards.revisions import (
     Dial,
@@ -66,10 +66,14 @@ class WeightStore:
         weights: mount -> weight or schedule as the config gives it, gates left out, config order.
         run_id: the run; None takes the one that wrote `path` last, or a new name.
         path: the SQLite file that keeps the revisions; None keeps them in memory.
+        shared: `path` is meant to be open in several processes, as in the workers of another
+            trainer: nobody is told that it is, neither here nor by the others.
         gates: names of gates, so that a weight for one is refused in words.
         allow_zero: whether all weights may be 0 at once.
         check: the fusion policy's refusal: raises `VerlRewardError` or `ValueError` for weights
             that it cannot serve. Asked before a revision is written, for its every step.
+        busy_seconds: how long a change waits for another program that holds `path`.
+        lease_seconds: how long a lease does.
 
     Raises:
         ConfigError: the config's weights, or those that `path` holds, cannot be used.
@@ -81,15 +85,19 @@ class WeightStore:
         *,
         run_id: str | None = None,
         path: Path | None = None,
+        shared: bool = False,
         gates: Collection[str] = (),
         allow_zero: bool = False,
         check: Check | None = None,
+        busy_seconds: float = BUSY_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        self._rules = WeightRules(frozenset(gates), allow_zero, check)
+        self._lease_seconds = lease_seconds
+        self._rules = WeightRules(frozenset(gates), allow_zero, () if check is None else (check,))
         self._observers: list[Observer] = []
         self._lock = threading.RLock()
         dials = _config_dials(weights)
-        self._log = RevisionLog(path)
+        self._log = RevisionLog(path, busy_seconds=busy_seconds)
         try:
             with self._log.transaction():
                 self.run_id = run_id or self._log.newest_run() or uuid.uuid4().hex[:12]
@@ -98,7 +106,7 @@ class WeightStore:
         except BaseException:
             self._log.close()
             raise
-        self._presence = Presence(path)
+        self._presence = Presence(None if shared else path)
         self._leave = weakref.finalize(self, self._presence.close)  # also of one nobody closed
         if not self._presence.alone:
             logger.warning(
@@ -152,8 +160,14 @@ class WeightStore:
 
         The first call decides, for good: a later one for the same step, after a restart too, gets
         the same revision. A mount that the revision did not have yet has its weight of today.
+
+        Raises:
+            StoreBusy: another program held the file for longer than `lease_seconds`.
         """
         step = _as_step(step)
+        return self._log.patiently(lambda: self._lease(step), self._lease_seconds)
+
+    def _lease(self, step: int) -> WeightSnapshot:
         with self._lock:
             with self._log.transaction():
                 newest = self._newest()
@@ -244,6 +258,19 @@ class WeightStore:
 
         what = f"rollback to revision {revision}"
         return self._write(back, author, f"{what}: {reason}" if reason else what, if_revision)
+
+    def require(self, check: Check) -> None:
+        """Ask `check` as well before a change is taken, and now about the weights that hold, at
+        every step to come.
+
+        Raises:
+            WeightError: it refuses them.
+        """
+        with self._lock:
+            rules = self._rules.and_also(check)
+            record, running = self._view
+            rules.judge(record.dials, max(running, record.effective_step))
+            self._rules = rules
 
     def close(self) -> None:
         """Close the file. Snapshots can still be taken."""

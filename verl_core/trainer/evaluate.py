@@ -13,11 +13,13 @@ import numpy as np
 from verl_core.config import RunConfig
 from verl_core.dataflow import StepBatch
 from verl_core.rewards.engine import RewardEngine
+from verl_core.rewards.failures import Failures
 from verl_core.rewards.table import RewardTable
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.nodes.actor import lay_out
 from verl_core.trainer.prompts import PromptRow
 from verl_core.trainer.reward import TensorShelf, reward_batch
+from verl_core.trainer.split import Means, best_of, of_sources
 
 #: Mixed into the run's seed, so that evaluation never draws a training step's random numbers.
 _EVAL_SEED = 0x45564C
@@ -45,33 +47,78 @@ class Evaluator:
         self.cfg, self.models, self.engine = cfg, models, engine
         self.rows, self.shelf = rows, shelf
 
-    def run(self, path: Path, step: int, advance: Callable[[int], None]) -> dict[str, float]:
-        """Evaluate all rows, write them to `path` (JSON lines, in one rename), give the means.
+    def run(
+        self,
+        path: Path,
+        step: int,
+        advance: Callable[[int], None],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float] | None:
+        """Evaluate all rows, write them to `path` (JSON lines, in one rename), give the means; None
+        where `stop` cut it. Nothing is left of one that was cut, or that failed.
+
+        ``eval/reward/…`` as `RewardTable.metrics`; ``eval/<source>/reward/fused|<mount>/mean`` for
+        each ``data_source``; with n responses a prompt (`eval_n` > 1) the same under
+        ``eval/best_of_<n>/…`` for the response with the highest fused reward, which is marked
+        ``selected`` in `path`. They are written beside it too (``.json``).
 
         Args:
             path: ``eval/before.jsonl`` and the like.
             step: the last trained step, noted in the batch.
             advance: told how many prompts were done.
+            stop: asked before each batch of prompts.
+
+        Raises:
+            RewardError: a mount failed on more of all rows than it may. How many of them lie in one
+                batch says nothing, nor that a gate leaves no live row there.
         """
-        draft = path.with_name(f".{path.name}.draft")
         path.parent.mkdir(parents=True, exist_ok=True)
+        drafts = {end: path.with_name(f".{path.stem}{end}.draft") for end in (".json", path.suffix)}
+        try:
+            figures = self._evaluate(drafts[path.suffix], step, advance, stop)
+            if figures is None:
+                return None
+            drafts[".json"].write_text(json.dumps({"step": step, **figures}), "utf-8")
+            for end, draft in drafts.items():  # the rows last: they say that it was made
+                os.replace(draft, path.with_suffix(end))
+        finally:
+            for draft in drafts.values():
+                draft.unlink(missing_ok=True)
+        return figures
+
+    def _evaluate(
+        self, draft: Path, step: int, advance: Callable[[int], None], stop: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """Write the rows to `draft`; their figures."""
         totals: dict[str, list[tuple[float, int]]] = {}
-        size = max(1, self.cfg.rollout.batch_rows // self.cfg.rollout.eval_n)
+        means, n, failures = Means(), self.cfg.rollout.eval_n, Failures()
+        size = max(1, self.cfg.rollout.batch_rows // n)
         with draft.open("w", encoding="utf-8") as file:
             for start in range(0, len(self.rows), size):
+                if stop():
+                    return None
                 part = self.rows[start : start + size]
-                batch, table = self._score(part, start, step)
+                batch, table = self._score(part, start, step, failures)
+                best = best_of(table.fused, n)
                 for i in range(len(batch["sample_ids"])):
-                    row = part[i // self.cfg.rollout.eval_n]
-                    file.write(json.dumps(self._record(batch, table, i, row)) + "\n")
+                    record = self._record(batch, table, i, part[i // n])
+                    if n > 1:
+                        record["selected"] = bool(best[i])
+                    file.write(json.dumps(record) + "\n")
+                means.add("eval/reward", table, np.ones(len(table), dtype=bool))
+                for source, rows in of_sources(batch["columns"]).items():
+                    means.add(f"eval/{source}/reward", table, rows)
+                if n > 1:
+                    means.add(f"eval/best_of_{n}/reward", table, best)
                 for name, value in table.metrics().items():
                     totals.setdefault(name, []).append((value, len(part)))
                 advance(len(part))
-        os.replace(draft, path)
-        return {f"eval/{name}": _mean(parts) for name, parts in totals.items()}
+        failures.refuse(f" of the evaluation after step {step}")
+        figures = {f"eval/{name}": _mean(parts) for name, parts in totals.items()}
+        return figures | means.figures()
 
     def _score(
-        self, rows: Sequence[PromptRow], start: int, step: int
+        self, rows: Sequence[PromptRow], start: int, step: int, failures: Failures
     ) -> tuple[StepBatch, RewardTable]:
         rollout = self.models.rollout.generate(
             [row.ids for row in rows],
@@ -83,15 +130,21 @@ class Evaluator:
             top_k=self.cfg.rollout.top_k,
         )
         columns = lay_out(
-            rows, self.cfg.rollout.eval_n, rollout.response_ids, step, self.models.tokenizer
+            rows,
+            self.cfg.rollout.eval_n,
+            rollout.response_ids,
+            rollout.finish_reason,
+            step,
+            self.models.tokenizer,
         )
-        columns["finish_reason"] = list(rollout.finish_reason)
         batch = StepBatch(step, columns)
         if self.shelf is not None:
             columns["old_log_probs"] = self.models.policy_log_probs(columns)
             columns["ref_log_prob"] = self.models.reference_log_probs(columns)
             self.shelf.lay_batch(batch)
-        return batch, self.engine.score(reward_batch(batch, training=False))
+        scoring = self.engine.open(reward_batch(batch, training=False))
+        scoring.run(self.engine.mounts, failures)
+        return batch, scoring.finish()
 
     def _record(
         self, batch: StepBatch, table: RewardTable, i: int, row: PromptRow

@@ -1,4 +1,5 @@
-"""Ctrl-C: once, the step ends and is checkpointed; twice, the run stops where it is."""
+"""Ctrl-C: once, the step ends and is checkpointed (an evaluation is cut); twice, the run stops
+where it is. SIGTERM is the same."""
 
 from __future__ import annotations
 
@@ -42,4 +43,4 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._say("stopping after this step (once more to stop at once) ...")
+        self._say("stopping: a step is ended, an evaluation is cut (once more to stop at once) ...")

@@ -1,11 +1,16 @@
 """JSON lines: one strict JSON object a line, UTF-8, as the files of a run's folder hold them.
 
-A process that is killed while it writes leaves at most a torn last line. Readers pass over that
-one line; every other line that is not JSON is an error that names file and line.
+A process that is killed while it writes leaves at most a torn last line, and a write that fails (a
+full disk) is taken back. Readers pass over a torn last line; every other line that is not JSON is
+an error that names file and line.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
+import io
 import json
 import math
 import os
@@ -16,25 +21,28 @@ from typing import Any
 
 from verl_reward_sdk import VerlRewardError
 
+_DEEPEST = 200  # levels; Python's own limit is 1,000 calls, of which some are in use
 
-def plain(value: Any) -> Any:
+
+def plain(value: Any, *, _level: int = 1) -> Any:
     """`value` as strict JSON knows it: numpy's numbers and arrays unwrapped, NaN and infinity null.
 
     A figure that is not a number (the mean of no rows) is null in every file of a run, because
-    ``NaN`` is no JSON and most readers refuse it.
+    ``NaN`` is no JSON and most readers refuse it. What is nested deeper than 200 levels is "…".
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, bool, int)):
         return value
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+    if _level > _DEEPEST:
+        return "…"
+    inside = functools.partial(plain, _level=_level + 1)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return [inside(item) for item in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return inside(value.tolist())
     if hasattr(value, "items"):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): inside(item) for key, item in value.items()}
     return str(value)
 
 
@@ -42,6 +50,36 @@ def encode(record: Any) -> bytes:
     """One record as one line. A lone surrogate is written as its JSON escape."""
     text = json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def append(file: io.FileIO, lines: bytes) -> None:
+    """Write whole lines at the end of `file`, all of them or none.
+
+    Args:
+        file: opened unbuffered for appending, by one writer.
+        lines: each with its end.
+
+    Raises:
+        VerlRewardError: they could not all be written. The file ends where it did before, or, if
+            that fails too, in a torn line.
+    """
+    end = os.fstat(file.fileno()).st_size
+    rest = memoryview(lines)
+    try:
+        while rest:
+            taken = file.write(rest)
+            if not taken:
+                raise OSError(errno.EIO, "the system took no byte")
+            rest = rest[taken:]
+    except OSError as error:
+        with contextlib.suppress(OSError):  # of two errors the first says why
+            file.truncate(end)
+        raise _unwritten(str(file.name), len(lines), error) from error
+
+
+def _unwritten(name: str, size: int, error: OSError) -> VerlRewardError:
+    why = error.strerror or str(error)
+    return VerlRewardError(f"{name}: {size} bytes could not be written: {why}")
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -68,9 +106,19 @@ def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Rewrite `path` with the objects that are `wanted`, atomically: old or new, never between.
 
     Lines that are no JSON object (torn writes) go too. A missing file stays missing.
+
+    Raises:
+        VerlRewardError: the new file cannot be written; the old one stands.
     """
     if not path.exists():
         return
+    try:
+        _rewrite(path, wanted)
+    except OSError as error:
+        raise _unwritten(str(path), path.stat().st_size, error) from error
+
+
+def _rewrite(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     scratch = Path(name)
     try:
@@ -90,6 +138,6 @@ def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
 def _decode(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

@@ -16,13 +16,13 @@ from verl_core.dataflow import Graph, Node, Stage
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.nodes.actor import ActorNode, RefModelNode
-from verl_core.trainer.nodes.advantage import GAENode, GRPONode
+from verl_core.trainer.nodes.advantage import GAENode, GDPONode, GRPONode
 from verl_core.trainer.nodes.fuse import FuseNode
 from verl_core.trainer.nodes.update import UpdateNode
 from verl_core.trainer.reward import ProviderNode
 from verl_reward_sdk import ConfigError
 
-BUILT_IN = ("actor", "ref_model", "grpo", "gae", "ppo")
+BUILT_IN = ("actor", "ref_model", "grpo", "gdpo", "gae", "ppo")
 #: What the trainer lays into a step's batch before the first stage.
 INPUTS = frozenset({"rows"})
 
@@ -48,14 +48,31 @@ class Pipeline:
 
 
 def default_dataflow(cfg: RunConfig, *, needs_reference: bool) -> dict[str, list[str]]:
-    """The stages of a config that has no ``dataflow:``."""
-    gates = [mount.name for mount in cfg.reward if mount.is_gate]
-    rewards = [mount.name for mount in cfg.reward if not mount.is_gate]
+    """The stages of a config that has no ``dataflow:``.
+
+    Gates follow the rewards, but for those that a reward waits for, and those that they wait for.
+    """
+    early = _waited_for(cfg)
+    gates = [mount.name for mount in cfg.reward if mount.is_gate and mount.name not in early]
+    rewards = [mount.name for mount in cfg.reward if mount.name not in gates]
     flow = {"rollout": ["actor", "ref_model"] if needs_reference else ["actor"]}
     flow["reward"] = rewards or gates
     if rewards and gates:
         flow["safety"] = gates
     return flow | {"advantage": ["grpo"], "update": ["ppo"]}
+
+
+def _waited_for(cfg: RunConfig) -> set[str]:
+    """The mounts that must have scored before some reward."""
+    waits = {mount.name: mount.depends_on for mount in cfg.reward}
+    found: set[str] = set()
+    ahead = [name for mount in cfg.reward if not mount.is_gate for name in mount.depends_on]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += waits[name]
+    return found
 
 
 def build_pipeline(
@@ -107,7 +124,7 @@ def build_pipeline(
         stages.append(Stage(stage, tuple(nodes)))
         if place == last_mounts:
             kl = cfg.algorithm.kl_coef if kl_in_reward else 0.0
-            fuse = FuseNode(names, kl_coef=kl, estimator=cfg.algorithm.kl_estimator)
+            fuse = FuseNode(names, models, kl_coef=kl, estimator=cfg.algorithm.kl_estimator)
             stages.append(Stage("fusion", (fuse,), note="it follows the last mounts"))
     graph = Graph(stages, INPUTS | {"scoring"})
     return _split(graph)
@@ -168,6 +185,8 @@ def _built_in(
         return RefModelNode(models)
     if name == "grpo":
         return GRPONode(norm_by_std=algorithm.norm_adv_by_std)
+    if name == "gdpo":
+        return GDPONode()
     if name == "gae":
         return GAENode(models, gamma=algorithm.gamma, lam=algorithm.lam)
     return UpdateNode(models, cfg, with_critic=critic, old_log_probs=with_log_probs)

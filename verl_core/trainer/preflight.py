@@ -16,7 +16,7 @@ from verl_core.config import MountConfig, RunConfig
 from verl_core.config.check import examine
 from verl_core.config.data import DataRow
 from verl_core.config.places import located
-from verl_core.config.problems import raise_all
+from verl_core.config.problems import combined, raise_all
 from verl_core.control.listen import listen
 from verl_core.control.state import token_from_environment
 from verl_core.plugins import PluginRegistry
@@ -129,25 +129,69 @@ class _NotBuilt(RewardProvider[ProviderConfig]):
 
 
 def _check_rewards(cfg: RunConfig, registry: PluginRegistry, *, load: bool) -> None:
-    """Build the engines of training and evaluation: policy, conditions, providers' configs."""
-    for rewards in (cfg.rewards(), cfg.eval_rewards()):
+    """Build the engines of training and evaluation: policy, conditions, providers' configs, and
+    the weights at every step of their schedules."""
+    for evaluation in (False, True):
         try:
             with closing(
                 RewardEngine.from_config(
-                    rewards,
+                    cfg.eval_rewards() if evaluation else cfg.rewards(),
                     registry=registry,
                     node_factory=lambda mount, folder: _NotBuilt(ProviderConfig()),
-                    frozen_weights=True,
+                    frozen_weights=evaluation,
                 )
             ) as engine:
+                if not evaluation or cfg.data.eval is not None:
+                    _check_groups(cfg, engine, evaluation=evaluation)
                 if load:
                     engine.setup()
         except ConfigError as error:
-            raise placed(cfg, error) from error
+            raise placed(cfg, error, evaluation=evaluation) from error
 
 
-def placed(cfg: RunConfig, error: ConfigError) -> ConfigError:
-    """`error` with the place of its YAML path, unless it names a place of its own."""
+def _check_groups(cfg: RunConfig, engine: RewardEngine, *, evaluation: bool) -> None:
+    """Refuse a policy that compares the responses of a prompt where there is one of each."""
+    key = "eval_n" if evaluation else "n"
+    if getattr(cfg.rollout, key) > 1:
+        return
+    if getattr(engine.policy, "needs_groups", False):
+        raise ConfigError(
+            f"{engine.policy.name} compares the responses of a prompt, and rollout.{key} is 1",
+            path="fusion.policy",
+            hint=f"set rollout.{key} to 2 or more"
+            + (", or give eval_reward: another policy" if evaluation else ""),
+        )
+    for name, mount in engine.mounts.items():
+        if mount.config.normalize == "group" and not evaluation:
+            raise ConfigError(
+                "normalize: group compares the responses of a prompt, and rollout.n is 1: "
+                f"every {name} would be 0",
+                path=f"reward.{name}.normalize",
+                hint="set rollout.n to 2 or more, or normalize: running",
+            )
+
+
+def placed(cfg: RunConfig, error: ConfigError, *, evaluation: bool = False) -> ConfigError:
+    """`error` with the place of its YAML path, unless it names a place of its own; all of its lines
+    where it has several.
+
+    Args:
+        evaluation: it is about the set that evaluation scores by.
+    """
+    problems = getattr(error, "problems", ()) or (error,)
+    return combined([_placed(cfg, one, evaluation) for one in problems])
+
+
+def _placed(cfg: RunConfig, error: ConfigError, evaluation: bool) -> ConfigError:
+    path = error.path or "reward"
+    section = path.partition(".")[0]
+    if evaluation and error.file is None and cfg.eval_reward is not None:
+        if section == "reward":
+            error.path = f"eval_{path}"
+        elif section == "fusion" and cfg.eval_reward.fusion is not None:
+            error.path = f"eval_reward.{path}"
+        elif section == "fusion":
+            error.hint = f"eval_reward: has no fusion: of its own; {error.hint or ''}".rstrip("; ")
     return located(cfg.root, error, "reward")
 
 

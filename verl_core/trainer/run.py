@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import numpy as np
 from verl_core.config import RunConfig
 from verl_core.control.server import ControlServer
 from verl_core.dataflow import StepBatch
+from verl_core.rewards import Lease, StreamedScoring
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer.display import Display
+from verl_core.trainer.early import Early, early_mounts
 from verl_core.trainer.evaluate import Evaluator, prompt_text
 from verl_core.trainer.memory import peak_rss_gb
 from verl_core.trainer.model_set import ModelSet
@@ -21,6 +24,22 @@ from verl_core.trainer.prompts import PromptOrder, PromptRow
 from verl_core.trainer.reward import TensorShelf
 from verl_core.trainer.run_folder import RunFolder, now
 from verl_core.trainer.tracking import Tracker
+
+
+@dataclass
+class WholeStep:
+    """The step that models and rewards stand at: what a checkpoint may be made of.
+
+    Args:
+        step: the last trained one; None from the moment an optimiser moves a weight to the end of
+            that step.
+    """
+
+    step: int | None
+
+    def broken(self, *_: Any) -> None:
+        """A step's update begins (`torch.optim.Optimizer.register_step_pre_hook` calls it)."""
+        self.step = None
 
 
 @dataclass
@@ -34,6 +53,7 @@ class Run:
         shelf: None where no mount is a `RewardNode`.
         status: what ``/healthz`` shows.
         server: the control plane, or None where it is switched off.
+        whole: what a checkpoint may be made of now.
     """
 
     cfg: RunConfig
@@ -50,10 +70,41 @@ class Run:
     display: Display
     status: dict[str, Any]
     server: ControlServer | None
+    whole: WholeStep = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.whole = WholeStep(self.first_step - 1)
+        for name in ("optimizer", "critic_optimizer"):
+            if hasattr(self.models, name):
+                getattr(self.models, name).register_step_pre_hook(self.whole.broken)
 
     def prompts_of(self, step: int) -> list[PromptRow]:
         """The P prompts of a step."""
         return [self.rows[index] for index in self.order.of_step(step)]
+
+    @cached_property
+    def early(self) -> Early:
+        """Mounts that may score responses before the last of a step is generated."""
+        node_mounts = {mount.name for mount in self.cfg.reward if mount.node_class is not None}
+        return early_mounts(self.pipeline.graph, node_mounts)
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are handed on as they end."""
+        return self.cfg.rollout.stream and bool(self.early.mounts)
+
+    def open_scoring(
+        self, sample_ids: Sequence[str], group_ids: Sequence[Hashable] | None, lease: Lease
+    ) -> StreamedScoring:
+        """A step's scoring, whose rows may come one by one. What is scored together follows from
+        their order alone."""
+        return self.engine.stream(
+            sample_ids,
+            group_ids,
+            lease=lease,
+            slice_groups=self.cfg.rollout.slice_prompts,
+            early=self.early.mounts,
+        )
 
     @staticmethod
     def due(step: int, every: int) -> bool:

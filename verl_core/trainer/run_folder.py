@@ -145,11 +145,19 @@ class RunFolder:
         )
 
     def note(self, **facts: Any) -> None:
-        """Merge `facts` into ``state.json``, in one rename."""
+        """Merge `facts` into ``state.json``, in one rename.
+
+        Raises:
+            OSError: it cannot be written, as on a full disk; it stands as it was.
+        """
         state = {**read_state(self.path), **facts}
         draft = self.path / f".{STATE}.draft"
-        draft.write_text(json.dumps(state, indent=1) + "\n", "utf-8")
-        os.replace(draft, self.path / STATE)
+        try:
+            draft.write_text(json.dumps(state, indent=1) + "\n", "utf-8")
+            os.replace(draft, self.path / STATE)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
 
     def state(self) -> dict[str, Any]:
         return read_state(self.path)

@@ -7,7 +7,7 @@ is loaded, and the port is taken before a folder is made.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
-from verl_core.trainer import checkpoint
+from verl_core.trainer import checkpoint, reward_state
 from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.display import Display, make_display
 from verl_core.trainer.encoding import encode_prompts
@@ -83,7 +83,8 @@ class Session:
         cfg = self.cfg
         checked = self.checked or preflight(cfg, PluginRegistry(), resume=self.resume)
         registry = checked.registry
-        folder, resumed = self._folder()
+        damaged: list[str] = []
+        folder, resumed = self._folder(damaged.append)
         first_step = resumed.step + 1 if resumed else 1
         shelf = TensorShelf() if checked.needs_tensors else None
         engine = self._engine(registry, folder, shelf)
@@ -91,6 +92,8 @@ class Session:
         server = self._serve(folder, engine, status, registry)
         display = self._display(folder, first_step, server)
         display.say(_announced(checked, folder))
+        for text in damaged:
+            display.say(f"warning: {text}")
         if server is not None:
             display.say(f"weights can be changed at {server.url} (its routes: /docs)")
         if resumed is not None:
@@ -101,6 +104,8 @@ class Session:
             rows = prompt_rows(cfg, checked.models, checked.train)
             held_out = prompt_rows(cfg, checked.models, checked.held_out)
             engine.setup()
+            if resumed is not None:
+                self._restore_rewards(engine, resumed)
             self._load_models(policy, checked, resumed, display)
         tracker = self._tracker(folder, first_step)
         self._note(folder)
@@ -150,7 +155,7 @@ class Session:
             raise placed(self.cfg, error) from error
         return self._stack.enter_context(server)
 
-    def _folder(self) -> tuple[RunFolder, Checkpoint | None]:
+    def _folder(self, warn: Callable[[str], object]) -> tuple[RunFolder, Checkpoint | None]:
         output = Path(self.cfg.output)
         if self.resume is None:
             self._made = RunFolder.create(output, self.cfg.name)
@@ -158,7 +163,15 @@ class Session:
             return self._made, None
         folder = RunFolder.to_resume(self.resume, output, self.cfg.name)
         self._stack.enter_context(folder.held())
-        return folder, checkpoint.latest(folder.path)
+        resumed = checkpoint.latest(folder.path, warn)
+        if resumed.step > self.cfg.trainer.steps:
+            raise self.cfg.error(
+                "trainer.steps",
+                f"the run's checkpoint is of step {resumed.step}, beyond the last step that is "
+                f"asked for: {self.cfg.trainer.steps}",
+                hint=f"set trainer.steps to {resumed.step} or more, or start another run",
+            )
+        return folder, resumed
 
     def _engine(
         self, registry: PluginRegistry, folder: RunFolder, shelf: TensorShelf | None
@@ -197,6 +210,12 @@ class Session:
             plain=self.plain,
         )
         return self._stack.enter_context(display)
+
+    def _restore_rewards(self, engine: RewardEngine, resumed: Checkpoint) -> None:
+        try:
+            reward_state.restore(engine, resumed)
+        except ConfigError as error:
+            raise placed(self.cfg, error) from error
 
     def _load_models(
         self,

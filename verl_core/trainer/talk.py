@@ -1,4 +1,4 @@
-"""Talk to a trained model: ``python -m verl_core.trainer.talk runs/NAME/model``.
+"""Talk to a trained model: ``verl-reward talk runs/NAME/model``, or ``python -m`` this module.
 
 Each line is a question; with ``--prompts FILE.jsonl`` a data file's prompts are answered instead.
 """
@@ -20,15 +20,18 @@ from verl_reward_sdk import VerlRewardError
 LIMIT = 5
 """So many prompts of a file are answered where nobody says how many."""
 
+NEW_TOKENS = 64
+"""The longest answer, in tokens, where nobody says how long."""
+
 EXAMPLES = """\
 examples:
   # five prompts of a data file, each as the model was trained: system line, facts and all
-  python -m verl_core.trainer.talk runs/NAME/model --prompts data/heldout.jsonl
+  verl-reward talk runs/NAME/model --prompts data/heldout.jsonl
   # twenty of them, another answer than the likeliest
-  python -m verl_core.trainer.talk runs/NAME/model --prompts data/heldout.jsonl \\
+  verl-reward talk runs/NAME/model --prompts data/heldout.jsonl \\
       --limit 20 --temperature 1
   # your own questions, a line each, until Ctrl-D: bare ones, without a system line
-  python -m verl_core.trainer.talk runs/NAME/model
+  verl-reward talk runs/NAME/model
 """
 
 
@@ -75,29 +78,49 @@ class Chat:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer lines of standard input until it ends, or prompts of a file."""
+    """``python -m verl_core.trainer.talk``; gives the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        rows = None if options.prompts is None else _rows(options)
-        interactive = rows is None and sys.stdin.isatty()
-        if interactive:
-            print(how_trained(Path(options.model)))  # noqa: T201
-        chat = Chat(
-            options.model,
-            max_new_tokens=options.max_new_tokens,
-            temperature=options.temperature,
-        )
-        asked = _lines(interactive) if rows is None else _prompts(rows)
-        for number, (shown, prompt) in enumerate(asked):
-            if shown:
-                print(f"> {shown}")  # noqa: T201
-            print(chat.answer(prompt, seed=number) + "\n", flush=True)  # noqa: T201
+        talk(**vars(options))
     except VerlRewardError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def talk(
+    model: str,
+    *,
+    prompts: Path | None = None,
+    limit: int = LIMIT,
+    prompt_key: str = "prompt",
+    max_new_tokens: int = NEW_TOKENS,
+    temperature: float = 0.0,
+) -> None:
+    """Answer lines of standard input until it ends, or prompts of a file.
+
+    Args:
+        model: the model's folder, or a name that `resolve_model` knows.
+        prompts: a JSON-lines file, whose first `limit` rows are answered (0: all of them).
+        prompt_key: the file's column that holds the prompt.
+        max_new_tokens: the longest answer, in tokens.
+        temperature: 0 takes the likeliest token each time.
+
+    Raises:
+        VerlRewardError: the model or the file cannot be used.
+    """
+    rows = None if prompts is None else _rows(prompts, prompt_key, limit)
+    interactive = rows is None and sys.stdin.isatty()
+    if interactive:
+        print(how_trained(Path(model)))  # noqa: T201
+    chat = Chat(model, max_new_tokens=max_new_tokens, temperature=temperature)
+    asked = _lines(interactive) if rows is None else _prompts(rows)
+    for number, (shown, prompt) in enumerate(asked):
+        if shown:
+            print(f"> {shown}")  # noqa: T201
+        print(chat.answer(prompt, seed=number) + "\n", flush=True)  # noqa: T201
 
 
 def how_trained(model: Path) -> str:
@@ -146,7 +169,11 @@ def _parser() -> argparse.ArgumentParser:
         "--prompt-key", default="prompt", metavar="KEY", help="column of the prompts"
     )
     parser.add_argument(
-        "--max-new-tokens", type=int, default=64, metavar="N", help="longest answer (default 64)"
+        "--max-new-tokens",
+        type=int,
+        default=NEW_TOKENS,
+        metavar="N",
+        help=f"longest answer (default {NEW_TOKENS})",
     )
     parser.add_argument(
         "--temperature",
@@ -165,9 +192,8 @@ def _count(text: str) -> int:
     return number
 
 
-def _rows(options: argparse.Namespace) -> Sequence[DataRow]:
-    rows = read_rows(options.prompts, prompt_key=options.prompt_key)
-    return list(islice(rows, options.limit or None))
+def _rows(prompts: Path, prompt_key: str, limit: int) -> Sequence[DataRow]:
+    return list(islice(read_rows(prompts, prompt_key=prompt_key), limit or None))
 
 
 def _prompts(rows: Sequence[DataRow]) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 class Tracker:
     """Appends each step's figures and sample rows to the run's folder, flushed line by line.
 
+    A step's lines are written whole or, on a full disk, not at all: `log` and `samples` then raise
+    `VerlRewardError` with the file and the reason.
+
     Args:
         run_dir: the run's folder; made where it is missing.
         start_step: the step of the checkpoint that the run goes on from, 0 for a new run. What
@@ -50,7 +53,11 @@ class Tracker:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one step's figures. Values that are finite numbers go to TensorBoard too."""
-        self._metrics.write(jsonl.encode({"step": step, **metrics}))
+        jsonl.append(self._metrics, jsonl.encode({"step": step, **metrics}))
+        self.board(step, metrics)
+
+    def board(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Give figures to TensorBoard alone: those of an evaluation have a file of their own."""
         if self._board is None:
             return
         for key, value in metrics.items():
@@ -79,7 +86,8 @@ class Tracker:
 
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append sample rows, each ``{sample_id, group_id, prompt, response, …, explain}``."""
-        self._samples.write(b"".join(jsonl.encode({"step": step, **row}) for row in rows))
+        lines = b"".join(jsonl.encode({"step": step, **row}) for row in rows)
+        jsonl.append(self._samples, lines)
 
     def close(self) -> None:
         """Close the files. Closing twice does no harm."""

@@ -3,9 +3,10 @@
 A step, for P prompts with n responses each (B = P * n rows, R response tokens at most):
 
 1. rollout    prompts (P) -> responses (B), token ids, masks (B, R)          nodes: actor, ref_model
+              the actor hands responses on as they end: mounts begin while others are generated
 2. reward     every mount scores every row, in parallel, under one lease of the weights
 3. fusion     scores (B, mounts) -> fused reward (B) -> gates -> token_level_rewards (B, R)
-4. advantage  token_level_rewards -> advantages (B, R)                       nodes: grpo or gae
+4. advantage  token_level_rewards -> advantages (B, R)                       nodes: grpo, gdpo, gae
 5. update     advantages -> loss -> gradients -> new weights                 node: ppo
 
 Which nodes those are, and what stands between them, is the config's ``dataflow:``.
@@ -14,55 +15,60 @@ Which nodes those are, and what stands between them, is the config's ``dataflow:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from verl_core.dataflow import StepBatch
-from verl_core.rewards import Lease
-from verl_core.trainer import checkpoint
+from verl_core.rewards import Lease, StreamedScoring
+from verl_core.trainer import checkpoint, reward_state
+from verl_core.trainer.checkpoint import CheckpointError
 from verl_core.trainer.evaluate import evaluated_step
 from verl_core.trainer.interrupt import Interrupt
 from verl_core.trainer.memory import release_free_memory
+from verl_core.trainer.nodes.actor import row_names
 from verl_core.trainer.reward import reward_batch
 from verl_core.trainer.run import Run
+from verl_core.trainer.split import source_figures
 from verl_reward_sdk import RewardError, VerlRewardError
 
 
 def train(run: Run) -> str:
-    """Train from ``run.first_step`` to the last step; evaluate before and after.
+    """Train from ``run.first_step`` to the last step; evaluate before, on the way and after.
+
+    What is checkpointed is so before the evaluation that is due beside it: one that was cut, or
+    failed, is made when the run goes on.
 
     Returns:
-        ``finished``, or ``stopped`` where Ctrl-C asked for it. Either way the last step is
-        checkpointed.
+        ``finished``, or ``stopped`` where Ctrl-C left something undone. Either way the last step
+        that was trained is checkpointed, be it step 0.
 
     Raises:
-        VerlRewardError: a step cannot be trained on, as where rewards failed beyond repair; the
-            step before it is checkpointed.
+        VerlRewardError: a step cannot be trained on, or an evaluation made, as where rewards failed
+            beyond repair; or the machine refused, as where a disk is full. The last whole step is
+            checkpointed where that is possible, whatever is raised.
     """
-    steps = run.cfg.trainer.steps
-    if run.cfg.trainer.eval_before and run.first_step == 1:
-        evaluate(run, "before", step=0)
-
-    with Interrupt(run.display.say) as interrupt:
+    steps, trained, evaluated = run.cfg.trainer.steps, run.first_step - 1, True
+    if run.streams and run.early.barrier is not None:
+        run.display.say(
+            f"mounts behind the node {run.early.barrier} score when the step's responses are all in"
+        )
+    with Interrupt(run.display.stopping) as interrupt, last_step_saved(run):
         for step in range(run.first_step, steps + 1):
-            try:
-                metrics = train_step(run, step)
-            except VerlRewardError:
-                save(run, step - 1)
-                raise
-            run.record(step, metrics)
-            if interrupt.asked and step < steps:
-                save(run, step)
-                return "stopped"
-            if run.due(step, run.cfg.trainer.eval_every) and step < steps:
-                evaluate(run, f"step_{step:06d}", step=step)
-            if run.due(step, run.cfg.trainer.checkpoint_every) and step < steps:
+            evaluate_between(run, trained, interrupt)
+            if interrupt.asked:
+                break
+            run.record(step, train_step(run, step))
+            trained = step
+            if run.due(step, run.cfg.trainer.checkpoint_every):
                 save(run, step)
 
-    save(run, steps)
-    if run.cfg.trainer.eval_after:
-        evaluate(run, "after", step=steps)
-    return "finished"
+        save(run, trained)
+        if trained < steps:
+            return "stopped"
+        if run.cfg.trainer.eval_after:
+            evaluated = evaluate(run, "after", steps, interrupt)
+    return "finished" if evaluated else "stopped"
 
 
 def train_step(run: Run, step: int) -> dict[str, float]:
@@ -70,6 +76,9 @@ def train_step(run: Run, step: int) -> dict[str, float]:
     start = time.perf_counter()
     lease = run.engine.lease(step)  # weights and generations of the whole step, fixed now
     batch = StepBatch(step, {"rows": run.prompts_of(step)})
+    if run.streams:  # the actor hands each response on to it, while others are still sampled
+        names = row_names(step, len(batch["rows"]), run.cfg.rollout.n)
+        batch.write({"scoring": run.open_scoring(*names, lease)})
 
     for stage in run.pipeline.rollout:
         run.display.stage(stage.name)
@@ -84,6 +93,9 @@ def train_step(run: Run, step: int) -> dict[str, float]:
 
     release_free_memory()
 
+    run.whole.broken()  # where no weight moved too: what the rewards have learnt does
+    run.engine.step_end(batch["table"])  # the step is done: now the rewards learn from it
+    run.whole.step = step
     run.keep_samples(batch)
     batch.metrics["timing_s/step"] = time.perf_counter() - start
     return run.with_throughput(batch)
@@ -96,16 +108,41 @@ def score(run: Run, batch: StepBatch, lease: Lease) -> None:
         run.shelf.lay_batch(batch)
 
     def attempt() -> None:
-        batch.write({"scoring": run.engine.open(rows, lease=lease)})
-        for stage in run.pipeline.reward:
-            run.display.stage(stage.name)
-            run.pipeline.graph.run_stage(stage, batch)
+        if "scoring" not in batch:  # nothing was handed on, or the attempt before failed
+            run.engine.step_again()  # what providers learnt in it does not count
+            names = rows.sample_ids, rows.group_ids
+            batch.write({"scoring": run.open_scoring(*names, lease)})
+        scoring: StreamedScoring = batch["scoring"]
+        try:
+            scoring.complete(rows)
+            for stage in run.pipeline.reward:
+                run.display.stage(stage.name)
+                run.pipeline.graph.run_stage(stage, batch)
+        except RewardError:
+            scoring.cancel()
+            del batch.columns["scoring"]
+            raise
+        batch.metrics.update(hidden_share(*scoring.seconds()))
+        batch.metrics.update(source_figures(batch["table"], batch["columns"]))
 
-    with_retries(attempt, run.cfg.trainer.reward_retries, run.display.say)
+    again = "scoring the same responses again"
+    with_retries(attempt, run.cfg.trainer.reward_retries, run.display.say, again)
 
 
-def with_retries(attempt: Callable[[], None], retries: int, say: Callable[[str], Any]) -> None:
-    """Call `attempt` until it raises no `RewardError`, at most ``retries + 1`` times."""
+def hidden_share(hidden: float, exposed: float) -> dict[str, float]:
+    """Figures of a step: rewards that were computed behind generation, and those it waited for."""
+    return {
+        "timing_s/reward_hidden": hidden,
+        "timing_s/reward_exposed": exposed,
+        "perf/reward_hidden_share": hidden / max(hidden + exposed, 1e-9),
+    }
+
+
+def with_retries(
+    attempt: Callable[[], None], retries: int, say: Callable[[str], Any], again: str
+) -> None:
+    """Call `attempt` until it raises no `RewardError`, at most ``retries + 1`` times; `again` says
+    what the next attempt does."""
     for number in range(retries + 1):
         try:
             attempt()
@@ -114,32 +151,74 @@ def with_retries(attempt: Callable[[], None], retries: int, say: Callable[[str],
             if number == retries:
                 raise
             pause = min(2.0**number, 30.0)
-            say(f"rewards failed ({error}); scoring the same responses again in {pause:.0f} s")
+            say(f"rewards failed ({error}); {again} in {pause:.0f} s")
             time.sleep(pause)
 
 
-def evaluate(run: Run, label: str, step: int) -> None:
-    """Held-out evaluation into ``eval/<label>.jsonl``; one of the same step is kept."""
+def evaluate_between(run: Run, step: int, interrupt: Interrupt) -> None:
+    """Make the evaluation that is due after `step` and before the next one."""
+    if step == 0 and run.cfg.trainer.eval_before:
+        evaluate(run, "before", step, interrupt)
+    elif step > 0 and run.due(step, run.cfg.trainer.eval_every):
+        evaluate(run, f"step_{step:06d}", step, interrupt)
+
+
+def evaluate(run: Run, label: str, step: int, interrupt: Interrupt) -> bool:
+    """Held-out evaluation into ``eval/<label>.jsonl``; one of the same step is kept, and the same
+    is made again where rewards fail. False where Ctrl-C cut it."""
     path = run.folder.path / "eval" / f"{label}.jsonl"
-    if run.evaluator is None or evaluated_step(path) == step:
-        return
-    total = len(run.evaluator.rows)
-    with run.display.phase(f"evaluating ({label})", total=total, unit="prompts") as phase:
-        found = run.evaluator.run(path, step, phase.advance)
-        fused = found.get("eval/reward/fused/mean")
-        phase.result = "no row has a reward" if fused is None else f"fused {fused:.3f}"
+    evaluator = run.evaluator
+    if evaluator is None or evaluated_step(path) == step:
+        return True
+
+    def attempt() -> None:
+        title, total = f"evaluating ({label})", len(evaluator.rows)
+        with run.display.phase(title, total=total, unit="prompts") as phase:
+            found = evaluator.run(path, step, phase.advance, lambda: interrupt.asked)
+            if found is None:
+                phase.result = "cut short, nothing is kept of it"
+                return
+            run.tracker.board(step, found)
+            fused = found.get("eval/reward/fused/mean")
+            phase.result = "no row has a reward" if fused is None else f"fused {fused:.3f}"
+
+    with_retries(attempt, run.cfg.trainer.reward_retries, run.display.say, "evaluating again")
     release_free_memory()
+    return evaluated_step(path) == step
+
+
+@contextmanager
+def last_step_saved(run: Run) -> Iterator[None]:
+    """Where training fails, checkpoint the last whole step. Between the first weight that a step's
+    update moves and the step's end there is none: what was checkpointed before then has to do."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        if run.whole.step is None:
+            run.display.say("it failed within a step's update: these weights are not saved")
+        else:
+            try:
+                save(run, run.whole.step)
+            except CheckpointError as unsaved:
+                run.display.say(str(unsaved))
+        if isinstance(error, OSError):
+            raise VerlRewardError(f"training cannot go on: {error}") from error
+        raise
 
 
 def save(run: Run, step: int) -> None:
     """Checkpoint the state after `step`; one that is there already is kept."""
+    if checkpoint.holds(run.folder.path, step):
+        return
     with run.display.phase(f"saving the checkpoint of step {step}"):
         checkpoint.save(
             run.folder.path,
             step,
             policy=run.models.policy,
             tokenizer=run.models.tokenizer,
-            objects=run.models.objects(),
+            objects={**run.models.objects(), reward_state.NAME: reward_state.saved(run.engine)},
             info={"run_id": run.folder.run_id, **run.models.info()},
             keep=run.cfg.trainer.keep_checkpoints,
         )

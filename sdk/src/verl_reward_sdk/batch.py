@@ -275,11 +275,24 @@ class RewardBatch:
     def from_openrlhf(
         cls, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any] | None = None
     ) -> RewardBatch:
-        """OpenRLHF's reward function arguments: a query is the prompt followed by the response."""
-        responses = [
-            query[len(prompt) :] if query.startswith(prompt) else query
-            for query, prompt in zip(queries, prompts, strict=True)
-        ]
+        """OpenRLHF's reward function arguments: a query is the prompt followed by the response.
+
+        Raises:
+            ContractError: a query does not begin with its prompt (OpenRLHF decodes the prompt's
+                tokens, which may change the text); nobody knows where its response begins.
+        """
+        _check_length("prompts", prompts, len(queries))
+        responses = []
+        for row, (query, prompt) in enumerate(zip(queries, prompts, strict=True)):
+            if not query.startswith(prompt):
+                raise ContractError(
+                    "a query does not begin with its prompt",
+                    provider="batch",
+                    row=row,
+                    value=query[:60],
+                    bound=prompt[:60],
+                )
+            responses.append(query[len(prompt) :])
         columns = {} if labels is None else {"ground_truth": labels}
         return cls(
             sample_ids=[str(i) for i in range(len(queries))],

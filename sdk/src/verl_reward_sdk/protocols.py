@@ -40,7 +40,19 @@ class Fused:
 
 @runtime_checkable
 class FusionPolicy(Protocol):
-    """How scores of several mounts become one reward."""
+    """How scores of several mounts become one reward.
+
+    Beside these members a policy may have:
+
+    - ``Config``: a pydantic model of its options, which stand beside ``policy:`` in ``fusion:``. It
+      is then constructed with an instance of it, else without arguments.
+    - ``needs_groups = True``: it compares the responses of a prompt, and is refused without any.
+    - ``factors(weights)``: additive ones, (M,) float64: what a mount's score is multiplied by in
+      the sum, where that is not its weight. Token scores are scaled by it.
+    - ``step_end(raw_means)``, ``state()`` and ``load_state(state)``: it learns. After each finished
+      training step it is told mount -> mean raw score of the scored rows; what `state` gives
+      (JSON-ready) is kept in checkpoints. ``metrics()`` gives figures to log with every batch.
+    """
 
     name: str
     additive: bool

@@ -85,6 +85,8 @@ class RewardProvider(Generic[ConfigT]):
     order_tolerance: ClassVar[float] = 0.0
     #: May `score` be called from several threads at once?
     thread_safe: ClassVar[bool] = False
+    #: Do its answers hold `RewardResult.token_scores`? Ones that are not declared are refused.
+    token_scores: ClassVar[bool] = False
     #: Same rows, same scores? A remote judge says False.
     deterministic: ClassVar[bool] = True
 
@@ -128,11 +130,13 @@ class RewardProvider(Generic[ConfigT]):
         """Release what `setup` took."""
 
     def state(self) -> Mapping[str, Any]:
-        """What it learnt while it ran, for the checkpoint; plain values and arrays only."""
+        """What it learnt while it ran, for the checkpoint; plain values and arrays only. Asked for
+        after `setup` and after each finished training step."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
+        """Take back what `state` gave: when a run goes on, when a step is scored again, and in a
+        fresh instance. Comes after `setup`."""
 
 
 class AsyncRewardProvider(RewardProvider[ConfigT]):

@@ -124,6 +124,10 @@ class RewardResult:
                 )
 
 
+_PLAIN = frozenset({float, int, bool, np.float64, np.float32})
+_PLAIN_OR_NONE = _PLAIN | {type(None)}
+
+
 def _number(value: object, provider: str, row: int) -> float:
     if isinstance(value, (bool, np.bool_, int, float, np.number)):
         return float(value)
@@ -136,6 +140,12 @@ def _numbers(
     cells: Sequence[object] | npt.NDArray[np.object_], provider: str
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """``(values, present)`` of cells that are ``float | None``; a None is not present."""
+    kinds = set(map(type, cells))
+    if kinds <= _PLAIN:  # numpy converts them all at once, to the same bits
+        return np.array(cells, dtype=np.float64), np.ones(len(cells), dtype=bool)
+    if kinds <= _PLAIN_OR_NONE:
+        known = np.array([cell is not None for cell in cells], dtype=bool)
+        return np.where(known, np.array(cells, dtype=np.float64), 0.0), known
     values, present = np.zeros(len(cells)), np.ones(len(cells), dtype=bool)
     for row, cell in enumerate(cells):
         if cell is None:

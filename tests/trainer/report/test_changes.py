@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_core.trainer.report.story import _changes, _checks, setting
+from verl_core.trainer.report.story import _changes, _checks, number, percent, setting, signed
 
 
 def revision(author, before, after, first_step, reason=None):
@@ -62,4 +62,15 @@ def test_a_schedule_is_told_whole():
 def test_missed_checks_are_counted_in_grammar(missed, verb):
     checks = [{"name": f"c{i}", "met": i >= missed} for i in range(6)]
     told = _checks({"verdict": {"checks": checks}})
-    assert told.startswith(f"{missed} of 6 checks {verb} not met: c0")
+    assert told.startswith(f"{missed} of 6 built-in checks {verb} not met: c0")
+
+
+def test_what_is_rounded_to_zero_has_no_sign() -> None:
+    assert [signed(value, 1) for value in (-0.04, 0.04, -0.06, 0.0)] == [
+        "0.0",
+        "0.0",
+        "−0.1",
+        "0.0",
+    ]
+    assert (number(-0.0004), number(-0.25), number(None)) == ("0.000", "−0.250", "–")
+    assert percent(-0.0) == "0.0\u00a0%"

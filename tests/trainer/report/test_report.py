@@ -16,6 +16,7 @@ from verl_core.trainer.report import write_report
 from verl_core.trainer.report.build import build_report
 from verl_core.trainer.report.data import load_run
 from verl_core.trainer.report.page import captions, figure_value, render
+from verl_core.trainer.report.verdict import WHAT
 from verl_reward_sdk import VerlRewardError
 
 MakeRun = Callable[..., Path]
@@ -207,7 +208,7 @@ def test_a_change_of_a_share_is_in_percentage_points_and_of_a_score_in_its_own_u
 def test_a_run_without_gates_and_references_leaves_out_what_it_cannot_know(
     make_run: MakeRun,
 ) -> None:
-    run = make_run(steps=2, prompts=10, changed_at=None)
+    run = make_run(steps=2, prompts=30, changed_at=None)
     for name in ("before", "after"):
         rows = list(jsonl.read(run / "eval" / f"{name}.jsonl"))
         for row in rows:
@@ -253,7 +254,7 @@ def test_a_missed_check_is_said_plainly(make_run: MakeRun) -> None:
     page, report = without_figures(run)
     assert not report["verdict"]["checks"][0]["met"]
     assert "fell from" in report["story"][0]
-    assert "checks are not met: fused reward rises;" in page.text
+    assert "built-in checks are not met: fused reward rises;" in page.text
     assert page.text.count("✗ not met") == sum(
         not check["met"] for check in report["verdict"]["checks"]
     )
@@ -293,3 +294,50 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VerlRewardError, match="is not the folder of a run"):
         write_report(tmp_path)
     assert not (tmp_path / "report").exists()
+
+
+def test_the_built_in_checks_are_called_so_and_said_to_be_nobodys_targets(
+    make_run: MakeRun,
+) -> None:
+    page, _ = without_figures(make_run(steps=2, changed_at=None))
+    assert "Built-in checks" in page.text
+    assert WHAT in page.text
+    assert "Targets that were set before the run" not in page.text
+
+
+def test_with_few_prompts_no_check_is_made_and_no_change_of_a_share_has_an_interval(
+    make_run: MakeRun,
+) -> None:
+    page, report = without_figures(make_run(steps=2, prompts=29, changed_at=None))
+    assert report["verdict"]["checks"] == []
+    reason = "with 29 held-out prompts chance is too large, they need 30"
+    assert f"The built-in checks are left out: {reason}." in report["story"]
+    assert reason in page.text
+    assert "checks met" not in page.text
+    gate = next(m for m in report["evaluation"]["measures"] if m["name"] == "gate")
+    assert (gate["diff"]["low"], gate["diff"]["high"]) == (None, None)
+    assert "too few prompts to tell" in page.text
+
+
+def test_a_run_that_was_stopped_has_no_checks_either(make_run: MakeRun) -> None:
+    run = make_run(steps=2, changed_at=None)
+    state = json.loads((run / "state.json").read_text("utf-8")) | {"status": "stopped"}
+    (run / "state.json").write_bytes(jsonl.encode(state))
+    report = build_report(load_run(run))
+    assert report["verdict"]["checks"] == []
+    assert report["verdict"]["left_out"] == "the run was stopped before its end"
+
+
+def test_weight_in_evaluation_times_the_change_of_the_score_is_what_a_mount_adds(
+    make_run: MakeRun,
+) -> None:
+    page, report = without_figures(make_run(steps=12, changed_at=9))
+    adds = {part["mount"]: part["diff"]["mean"] for part in report["contributions"]}
+    measures = {m["name"]: m for m in report["evaluation"]["measures"]}
+    mounts = [mount for mount in report["mounts"] if mount["role"] == "reward"]
+    assert any(mount["first_weight"] != mount["last_weight"] for mount in mounts)
+    for mount in mounts:
+        score = measures[mount["name"]]
+        change = score["after"]["mean"] - score["before"]["mean"]
+        assert mount["eval_weight"] * change == pytest.approx(adds[mount["name"]], abs=1e-12)
+    assert "weight in evaluation" in page.text

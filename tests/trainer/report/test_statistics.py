@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from verl_core.trainer.report.statistics import (
     by_prompt,
+    change,
     estimate,
     paired,
     repetition,
     similarity,
     t_quantile,
+    wilson,
     words,
 )
 
@@ -146,3 +148,49 @@ def test_similarity_needs_a_reference_that_is_not_blank() -> None:
     assert similarity("hello", ["  \n"]) is None
     assert similarity("", ["hello"]) == 0.0
     assert similarity("abcd", ["abxd"]) == pytest.approx(0.75)
+
+
+shares = st.integers(min_value=1, max_value=400).flatmap(
+    lambda count: st.tuples(st.integers(min_value=0, max_value=count), st.just(count))
+)
+
+
+@given(shares)
+def test_the_interval_of_a_share_lies_among_shares_and_holds_it(found: tuple[int, int]) -> None:
+    hits, count = found
+    low, high = wilson(hits / count, count)
+    assert 0.0 <= low <= hits / count <= high <= 1.0
+    assert high - low > 0
+    mirrored = wilson(1 - hits / count, count)
+    assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-12)
+
+
+def test_it_is_wilsons() -> None:
+    # Newcombe 1998, table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
+    for hits, count, low, high in (
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ):
+        assert wilson(hits / count, count) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=80))
+def test_no_interval_of_a_figure_between_0_and_1_leaves_its_range(values: list[float]) -> None:
+    array = np.array(values)
+    for scale in ("fraction", "share"):
+        side = estimate(array, scale)
+        assert side.low is not None
+        assert side.high is not None
+        assert 0.0 <= side.low <= side.mean <= side.high <= 1.0
+        moved = change(array - array[::-1], scale)
+        assert moved.low is None or (moved.low >= -1.0 and moved.high <= 1.0)
+
+
+def test_below_thirty_prompts_the_change_of_a_share_has_no_interval() -> None:
+    moved = np.array([0.0, 1.0] * 15)
+    assert change(moved, "share").low is not None
+    assert change(moved[:-1], "share").low is None
+    assert change(moved[:-1], "mean").low is not None
+    assert change(np.zeros(29), "mean").low is None  # nobody moved: no certainty that nobody would

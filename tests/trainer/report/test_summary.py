@@ -18,6 +18,7 @@ from verl_core.trainer import jsonl
 from verl_core.trainer.report.build import build_report
 from verl_core.trainer.report.data import load_run
 from verl_core.trainer.report.summary import print_summary, talk_command
+from verl_core.trainer.report.verdict import WHAT
 
 MakeRun = Callable[..., Path]
 
@@ -43,7 +44,7 @@ def test_it_shows_each_measure_the_checks_and_where_all_lies(
         assert label in shown
     assert shown.count("met  ") == 6
     lines = [line.rstrip() for line in shown.splitlines()]
-    heading = lines.index("targets  (SE: standard error of the change)")
+    heading = lines.index("built-in checks")
     assert lines[heading + 1].startswith("met  fused reward rises")
     heads = next(place for place, line in enumerate(lines) if line.startswith(" measure"))
     assert lines[heads - 1].split() == ["change"]  # change / SE, in two lines
@@ -53,9 +54,8 @@ def test_it_shows_each_measure_the_checks_and_where_all_lies(
     assert "run folder  runs/customer-service" in lines
     assert "report      runs/customer-service/report/index.html" in lines
     command = lines[-1].removeprefix("talk to it  ")
-    assert shlex.split(command)[1:] == [
-        "-m", "verl_core.trainer.talk", os.path.join("runs", "customer-service", "model"),
-    ]  # fmt: skip
+    assert shlex.split(command)[1:] == ["talk", os.path.join("runs", "customer-service", "model")]
+    assert WHAT in " ".join(shown.split())
     measures = [line for line in lines if not line.startswith(("talk", "report", "run folder"))]
     assert max(map(len, measures)) <= width
 
@@ -102,18 +102,35 @@ def test_the_command_asks_held_out_prompts_as_the_model_was_trained(
     )
     command = talk_command(run)
     assert command is not None
-    assert shlex.split(command)[3:] == ["runs/shop/model"]  # the file is gone
+    assert shlex.split(command)[2:] == ["runs/shop/model"]  # the file is gone
     data.write_text("{}\n", "utf-8")
     command = talk_command(run)
     assert command is not None
-    assert shlex.split(command)[3:] == [
+    assert shlex.split(command)[2:] == [
         "runs/shop/model", "--prompts", "data/held out.jsonl", "--prompt-key", "question",
     ]  # fmt: skip
 
 
-def test_without_a_saved_model_there_is_no_command(tmp_path: Path) -> None:
+def test_without_a_saved_model_there_is_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert talk_command(tmp_path) is None
     (tmp_path / "model").mkdir()
     command = talk_command(tmp_path)
     assert command is not None
-    assert Path(shlex.split(command)[0]).absolute() == Path(sys.executable).absolute()
+    program = Path(sys.executable).with_name("verl-reward")
+    assert Path(shlex.split(command)[0]).absolute() == program.absolute()
+    python = tmp_path / "bin" / "python"  # of an installation whose scripts lie elsewhere
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert talk_command(tmp_path) == f"{python} -m verl_core.trainer.talk {tmp_path / 'model'}"
+
+
+def test_with_few_prompts_the_change_of_a_share_has_words_in_place_of_an_interval(
+    make_run: MakeRun,
+) -> None:
+    shown = summary_of(make_run(steps=2, prompts=12), 80)
+    spoke = next(line for line in shown.splitlines() if line.startswith(" guard spoke"))
+    assert "too few prompts" in spoke
+    assert "The built-in checks are left out: with 12 held-out prompts" in " ".join(shown.split())
+    assert "NOT MET" not in shown
+    assert max(map(len, shown.split("run folder")[0].splitlines())) <= 80

@@ -67,7 +67,7 @@ def weights_router(state: ControlState) -> APIRouter:
     @router.post(
         "",
         response_model=Weights,
-        responses=problems(400, 412, 413, 415, 422),
+        responses=problems(400, 412, 413, 415, 422, 503),
         openapi_extra=_BODY,
     )
     async def post_weights(request: Request) -> Response:

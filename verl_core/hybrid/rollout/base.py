@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,24 @@ class Rollout:
         return len(self.response_ids)
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Rows of a rollout that have just ended, in ascending order, as `Rollout` will hold them.
+
+    Args:
+        rows: their numbers.
+        response_ids: int64 token ids a row.
+        finish_reason: ``stop`` or ``length`` a row.
+    """
+
+    rows: list[int]
+    response_ids: list[NDArray[np.int64]]
+    finish_reason: list[str]
+
+
+OnEnded: TypeAlias = Callable[[Ended], None]
+
+
 class RolloutEngine(Protocol):
     """Samples responses from the policy's current weights."""
 
@@ -85,6 +103,7 @@ class RolloutEngine(Protocol):
         top_p: float = 1.0,
         top_k: int = 0,
         with_log_probs: bool = False,
+        on_ended: OnEnded | None = None,
     ) -> Rollout:
         """`n` responses to each prompt, in prompt order.
 
@@ -93,6 +112,8 @@ class RolloutEngine(Protocol):
             n: responses a prompt, at least 1.
             seed, max_new_tokens, temperature, top_p, top_k: see `SamplingParams`.
             with_log_probs: also give the sampled tokens' log-probabilities.
+            on_ended: called in this thread as rows end, while others are still sampled: each row
+                once. It changes nothing of what is sampled; what it raises ends the rollout.
 
         Raises:
             ConfigError: a parameter is out of bounds, a prompt is empty, or one leaves no room for

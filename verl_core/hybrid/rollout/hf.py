@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from verl_core.hybrid.body import model_body
-from verl_core.hybrid.rollout.base import Rollout, SamplingParams
+from verl_core.hybrid.rollout.base import Ended, OnEnded, Rollout, SamplingParams
 from verl_core.hybrid.rollout.growing_cache import keep_rows, new_cache, spread
 from verl_core.hybrid.rollout.sampling import row_uniforms, sample_tokens
 from verl_reward_sdk import ConfigError
@@ -53,6 +53,7 @@ class HFRollout:
         self._batch_rows = batch_rows
         self._compact_at = compact_at
         self._device = next(model.parameters()).device
+        self._stop_ids = frozenset(stop_ids)
         self._stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=self._device)
         self._sdpa = getattr(model.config, "_attn_implementation", None) == "sdpa"
         self._body, self._head = model_body(model), model.get_output_embeddings()
@@ -71,6 +72,7 @@ class HFRollout:
         top_p: float = 1.0,
         top_k: int = 0,
         with_log_probs: bool = False,
+        on_ended: OnEnded | None = None,
     ) -> Rollout:
         """`n` responses to each prompt; see `RolloutEngine.generate`."""
         started = time.perf_counter()
@@ -85,15 +87,12 @@ class HFRollout:
         with torch.no_grad():
             for batch in batches:
                 if len(batch):
-                    decoding = _Decoding(self, prompt_ids, batch, n, params)
+                    decoding = _Decoding(self, prompt_ids, batch, n, params, on_ended)
                     tokens[batch], log_probs[batch], lengths[batch] = decoding.run()
         responses = [tokens[row, : lengths[row]].copy() for row in range(rows)]
-        stop_ids = set(self._stop.tolist())
         return Rollout(
             response_ids=responses,
-            finish_reason=[
-                "stop" if int(response[-1]) in stop_ids else "length" for response in responses
-            ],
+            finish_reason=[self.finish_reason(response) for response in responses],
             log_probs=(
                 [log_probs[row, : lengths[row]].copy() for row in range(rows)]
                 if with_log_probs
@@ -102,6 +101,10 @@ class HFRollout:
             tokens=int(lengths.sum()),
             seconds=time.perf_counter() - started,
         )
+
+    def finish_reason(self, response: NDArray[np.int64]) -> str:
+        """Why a response ended: ``stop`` behind an end token, else ``length``."""
+        return "stop" if int(response[-1]) in self._stop_ids else "length"
 
     def forward(self, input_ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """(R, V) logits behind the last token of each row; appends to `cache`."""
@@ -141,9 +144,11 @@ class _Decoding:
         batch: NDArray[np.int64],
         n: int,
         params: SamplingParams,
+        on_ended: OnEnded | None,
     ) -> None:
         self._engine = engine
         self._params = params
+        self._batch, self._on_ended = batch, on_ended
         device = engine._device
         prompts, self._prompt_of = np.unique(batch // n, return_inverse=True)
         self._prompts = [np.asarray(prompt_ids[prompt], dtype=np.int64) for prompt in prompts]
@@ -166,9 +171,13 @@ class _Decoding:
             self._tokens[running, step] = sampled[~ended]
             self._log_probs[running, step] = log_probs[~ended]
             self._lengths[running] += 1
-            ended = ended | torch.isin(sampled, self._engine._stop)
+            stops = torch.isin(sampled, self._engine._stop)
+            last = step + 1 == self._params.max_new_tokens
+            if self._on_ended is not None:
+                self._tell(rows[~ended & (stops | last)], self._on_ended)
+            ended = ended | stops
             count = int(ended.sum())
-            if count == len(rows) or step + 1 == self._params.max_new_tokens:
+            if count == len(rows) or last:
                 break
             if count >= self._engine._compact_at * len(rows):
                 kept = (~ended).nonzero().squeeze(-1)
@@ -179,6 +188,21 @@ class _Decoding:
             self._tokens.cpu().numpy(),
             self._log_probs.cpu().numpy(),
             self._lengths.cpu().numpy(),
+        )
+
+    def _tell(self, rows: Tensor, on_ended: OnEnded) -> None:
+        """Hand on rows of the batch that have just ended."""
+        if not len(rows):
+            return
+        lengths = self._lengths[rows].tolist()
+        tokens = self._tokens[rows].cpu().numpy()
+        responses = [row[:length].copy() for row, length in zip(tokens, lengths, strict=True)]
+        on_ended(
+            Ended(
+                self._batch[rows.cpu().numpy()].tolist(),
+                responses,
+                [self._engine.finish_reason(response) for response in responses],
+            )
         )
 
     def _prefill(self) -> Tensor:

@@ -16,12 +16,17 @@ import contextlib
 import inspect
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits, wait_loaded
+from verl_core.rewards.execution.call import Call, wait_loaded
+from verl_core.rewards.execution.slots import HostSlots, Slot
+from verl_core.rewards.execution.work import Build, Score, Work, scorer
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
@@ -30,16 +35,19 @@ from verl_reward_sdk.provider import RewardProvider
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
+_WIDTH = 64
 
 
 class _Instance:
     """One provider and the loop it lives on."""
 
-    def __init__(self, name: str, build: Callable[[], RewardProvider[Any]]) -> None:
+    def __init__(self, name: str, build: Build, work: Work) -> None:
         self._name = name
         self._build = build
+        self._retries = work.retries
         self._stopped = False
         self.provider: RewardProvider[Any] | None = None
+        self.score: Score | None = None
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, name=f"reward-{name}", daemon=True)
         self.thread.start()
@@ -67,6 +75,7 @@ class _Instance:
         with _contained():
             self.provider = self._build()
             await awaited(self.provider.setup)
+            self.score = scorer(self.provider, self._retries)
 
     async def close(self) -> None:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -81,31 +90,58 @@ class _Instance:
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
+@dataclass
+class _Flight:
+    """A call that was handed to a loop.
+
+    Args:
+        instance: whose loop.
+        task: the coroutine's.
+        seen: the loop has turned since: what holds the call up now is not the loop.
+        slot: of its host.
+    """
+
+    instance: _Instance
+    task: Future[None] | None = None
+    seen: bool = False
+    slot: Slot | None = None
+
+    def end(self) -> None:
+        """Give back its slot; the second time does nothing."""
+        if self.slot is not None:
+            self.slot.release()
+
+    def cancel(self) -> None:
+        """Give up; a loop that is blocked does so when it turns again."""
+        self.end()
+        if self.task is not None:
+            self.task.cancel()
+
+
 class AsyncRunner:
-    """Runs a provider whose methods are coroutines.
+    """Runs a provider whose methods are coroutines, up to `workers` (64) calls at once.
 
     Args:
         name: the mount's name, for messages and thread names.
         first: the provider to begin with.
         build: makes a fresh one.
-        limits: the mount's deadlines.
+        work: how calls are made.
     """
 
-    def __init__(
-        self,
-        name: str,
-        first: RewardProvider[Any],
-        build: Callable[[], RewardProvider[Any]],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, name: str, first: RewardProvider[Any], build: Build, work: Work) -> None:
         self._name = name
         self._build = build
-        self._limits = limits
+        self._how = work
+        self._limits = work.limits
+        self._slots: HostSlots | None = work.slots
+        self._width = work.workers or _WIDTH
         self._lock = threading.Lock()
         self._first: RewardProvider[Any] | None = first
         self._instance: _Instance | None = None
         self._abandoned: list[_Instance] = []
-        self._calls: dict[Call, tuple[_Instance, Future[None]]] = {}
+        self._queue: deque[Call] = deque()
+        self._calls: dict[Call, _Flight] = {}
+        self._restarts = 0
         self._closed = False
 
     @property
@@ -127,41 +163,50 @@ class AsyncRunner:
         with self._lock:
             if self._closed:
                 call.fail(ProviderError("the mount was closed"))
-            elif self._blocked() >= self._limits.max_abandoned:
-                call.fail(
-                    ProviderTimeout(
-                        f"{self._blocked()} of its event loops are blocked (max_abandoned: "
-                        f"{self._limits.max_abandoned}); a provider that blocks belongs in"
-                        " `execution: process`"
-                    )
-                )
             else:
-                instance = self._current()
-                task = asyncio.run_coroutine_threadsafe(self._run(call, instance), instance.loop)
-                self._calls[call] = (instance, task)
+                self._queue.append(call)
+                self._feed()
         return call
 
     def tend(self, now: float) -> None:
         with self._lock:
-            for call, (instance, task) in list(self._calls.items()):
+            for call, flight in list(self._calls.items()):
                 if call.overdue(now):
                     del self._calls[call]
-                    self._expire(call, instance, task)
+                    self._expire(call, flight)
+            for call in [call for call in self._queue if call.overdue(now)]:
+                self._queue.remove(call)
+                call.fail(
+                    ProviderTimeout(
+                        f"not begun within queue_timeout: {self._limits.queue_timeout:g} s:"
+                        f" {len(self._calls)} calls are under way (workers: {self._width})"
+                    )
+                )
+            self._feed()
 
     def cancel(self, call: Call) -> None:
         with self._lock:
-            _, task = self._calls.pop(call, (None, None))
-        call.fail(ProviderError("cancelled by its caller"))
-        if task is not None:
-            task.cancel()
+            flight = self._calls.pop(call, None)
+            if call in self._queue:
+                self._queue.remove(call)
+            call.fail(ProviderError("cancelled by its caller"))
+            if flight is not None:
+                flight.cancel()
+            self._feed()
+
+    def describe(self) -> dict[str, Any]:
+        return {"workers": self._width, "restarts": self._restarts}
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             instance, self._instance = self._instance, None
-            calls, self._calls = list(self._calls), {}
-        for call in calls:
-            call.fail(ProviderError("the mount was closed"))
+            flights, self._calls = self._calls, {}
+            for call in (*self._queue, *flights):
+                call.fail(ProviderError("the mount was closed"))
+            self._queue.clear()
+        for flight in flights.values():
+            flight.end()
         if instance is None:
             return
         closing = asyncio.run_coroutine_threadsafe(instance.close(), instance.loop)
@@ -174,7 +219,26 @@ class AsyncRunner:
         instance.stop()
         instance.thread.join(_CLOSE_SECONDS)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- inside; the lock is held ------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Hand calls to the loop, as many as may be under way."""
+        if self._queue and self._blocked() >= self._limits.max_abandoned:
+            error = ProviderTimeout(
+                f"{self._blocked()} of its event loops are blocked (max_abandoned: "
+                f"{self._limits.max_abandoned}); a provider that blocks belongs in"
+                " `execution: process`"
+            )
+            for call in self._queue:
+                call.fail(error)
+            self._queue.clear()
+        while self._queue and len(self._calls) < self._width and not self._closed:
+            call = self._queue.popleft()
+            flight = _Flight(self._current())
+            self._calls[call] = flight
+            flight.task = asyncio.run_coroutine_threadsafe(
+                self._run(call, flight), flight.instance.loop
+            )
 
     def _blocked(self) -> int:
         self._abandoned = [one for one in self._abandoned if one.thread.is_alive()]
@@ -184,8 +248,31 @@ class AsyncRunner:
         if self._instance is None:
             first, self._first = self._first, None
             build = self._build if first is None else lambda: first
-            self._instance = _Instance(self._name, build)
+            self._restarts += first is None
+            self._instance = _Instance(self._name, build, self._how)
         return self._instance
+
+    def _expire(self, call: Call, flight: _Flight) -> None:
+        queue = f"{self._limits.queue_timeout:g} s"
+        blocked = call.started is None and not flight.seen
+        if call.started is not None:
+            said = f"no answer within timeout: {self._limits.timeout:g} s"
+        elif blocked:
+            said = (
+                f"not begun within queue_timeout: {queue}: its event"
+                " loop is held up by a call that does not await, or by its setup"
+            )
+        else:
+            assert self._slots is not None  # what else would it wait for
+            said = str(self._slots.too_late(self._limits.queue_timeout))
+        call.fail(ProviderTimeout(said))  # before the cancellation can say something else
+        flight.cancel()
+        if blocked and self._instance is flight.instance:
+            self._instance = None
+            self._abandoned.append(flight.instance)
+            flight.instance.stop()  # ends the thread, should the loop ever turn again
+
+    # -- on the loop -------------------------------------------------------------------------------
 
     def _drop(self, instance: _Instance) -> None:
         with self._lock:
@@ -193,30 +280,17 @@ class AsyncRunner:
                 self._instance = None
         instance.stop()
 
-    def _expire(self, call: Call, instance: _Instance, task: Future[None]) -> None:
-        began = call.started is not None
-        if began:
-            said = f"no answer within timeout: {self._limits.timeout:g} s"
-        else:
-            said = (
-                f"not begun within queue_timeout: {self._limits.queue_timeout:g} s: its event loop"
-                " is held up by a call that does not await, or by its setup"
-            )
-        call.fail(ProviderTimeout(said))  # before the cancellation can say something else
-        task.cancel()
-        if not began and self._instance is instance:
-            self._instance = None
-            self._abandoned.append(instance)
-            instance.stop()  # ends the thread, should the loop ever turn again
-
-    async def _run(self, call: Call, instance: _Instance) -> None:
+    async def _run(self, call: Call, flight: _Flight) -> None:
         try:
-            await self._score(call, instance)
+            await self._score(call, flight)
         finally:
+            flight.end()
             with self._lock:
                 self._calls.pop(call, None)
+                self._feed()
 
-    async def _score(self, call: Call, instance: _Instance) -> None:
+    async def _score(self, call: Call, flight: _Flight) -> None:
+        instance = flight.instance
         try:
             if not instance.ready.done():
                 await asyncio.shield(asyncio.wrap_future(instance.ready))
@@ -225,11 +299,19 @@ class AsyncRunner:
             self._drop(instance)
             call.fail(ProviderError(f"it could not be set up again: {told(error)}"))
             return
-        assert instance.provider is not None  # ready
+        assert instance.score is not None  # ready
+        flight.seen = True
+        if self._slots is not None:
+            rest = call.queued + self._limits.queue_timeout - monotonic()
+            try:
+                flight.slot = await self._slots.acquire_async(rest)
+            except ProviderTimeout:
+                call.fail(self._slots.too_late(self._limits.queue_timeout))
+                return
         if not call.begin():
             return
         try:
-            answer = await awaited(instance.provider.score, call.batch)
+            answer = await awaited(instance.score, call.batch)
         except asyncio.CancelledError:
             call.fail(ProviderError("the call was cancelled"))
             raise

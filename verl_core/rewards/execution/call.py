@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError
+
+if TYPE_CHECKING:
+    from verl_core.rewards.cache import Split
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Call:
         batch: the rows.
         limits: its deadlines.
         runner: who works on it; `tend` ends calls whose deadline has passed.
+
+    `split` is what a cache knew of the rows that the mount was asked about, where it has one:
+    `batch` holds the others only.
     """
 
     def __init__(self, batch: RewardBatch, limits: Limits, runner: Runner) -> None:
@@ -48,6 +54,7 @@ class Call:
         self.queued = monotonic()
         self.started: float | None = None
         self.ended: float | None = None
+        self.split: Split | None = None
         self._lock = threading.Lock()
 
     def begin(self) -> bool:
@@ -132,6 +139,11 @@ class Runner(Protocol):
         """Release the provider, as far as nothing hangs."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """``workers`` (the most calls at once, None: as many as callers), ``restarts`` (providers
+        that were built in the place of another), and what else is to be seen; JSON-ready."""
+        ...
+
 
 def wait_loaded(ready: Future[None]) -> None:
     """Wait for a set-up in another thread, and raise what it raised.
@@ -153,7 +165,7 @@ def wait_any(calls: Sequence[Call]) -> list[Call]:
         finished = [call for call in calls if call.done]
         if finished:
             return finished
-        wait([call.future for call in calls], _tend(calls), return_when=FIRST_COMPLETED)
+        wait([call.future for call in calls], tend(calls), return_when=FIRST_COMPLETED)
 
 
 class Bell:
@@ -179,10 +191,10 @@ class Bell:
             if finished:
                 return finished
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._event.wait(), _tend(calls))
+                await asyncio.wait_for(self._event.wait(), tend(calls))
 
 
-def _tend(calls: Sequence[Call]) -> float:
+def tend(calls: Sequence[Call]) -> float:
     """End what is overdue; seconds until somebody must look again."""
     now = monotonic()
     for runner in {id(call.runner): call.runner for call in calls}.values():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -41,7 +42,7 @@ class InlineRunner:
         call = Call(batch, self._limits, self)
         with self._lock:
             call.begin()
-            run(call, self._provider)
+            run(call, self._provider.score)
         return call
 
     def tend(self, now: float) -> None:
@@ -58,11 +59,14 @@ class InlineRunner:
                 raise
             logger.exception("mount %s: close() failed", self._name)
 
+    def describe(self) -> dict[str, Any]:
+        return {"workers": None, "restarts": 0}
 
-def run(call: Call, provider: RewardProvider[Any]) -> None:
+
+def run(call: Call, score: Callable[[RewardBatch], object]) -> None:
     """Execute `call`; whatever the provider raises ends it, ``sys.exit`` included."""
     try:
-        answer = provider.score(call.batch)
+        answer = score(call.batch)
     except BaseException as error:
         call.fail(error)
         if is_interrupt(error):

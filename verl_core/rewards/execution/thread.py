@@ -11,21 +11,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits, wait_loaded
+from verl_core.rewards.execution.call import Call, wait_loaded
 from verl_core.rewards.execution.inline import run
+from verl_core.rewards.execution.slots import Slot
+from verl_core.rewards.execution.work import Build, Work, scorer
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
 from verl_reward_sdk.provider import RewardProvider
 
 logger = logging.getLogger(__name__)
-
-Build = Callable[[], RewardProvider[Any]]
 
 _WIDTH = 16
 _CLOSE_SECONDS = 5.0
@@ -44,26 +43,32 @@ class _Instance:
 
 
 class ThreadRunner:
-    """Runs a provider in daemon threads: one, or up to 16 where it is thread safe.
+    """Runs a provider in daemon threads: one, or several (16) where it is thread safe.
+
+    A call that waits for a slot of its host has a thread, and has not begun.
 
     Args:
         name: the mount's name, for messages and thread names.
         first: the provider to begin with.
         build: makes a fresh one.
-        limits: the mount's deadlines.
+        work: how calls are made; `workers` of more than 1 only for a provider that is thread safe.
     """
 
-    def __init__(self, name: str, first: RewardProvider[Any], build: Build, limits: Limits) -> None:
+    def __init__(self, name: str, first: RewardProvider[Any], build: Build, work: Work) -> None:
         self._name = name
         self._build = build
-        self._limits = limits
-        self._width = _WIDTH if first.thread_safe else 1
+        self._limits = work.limits
+        self._retries = work.retries
+        self._slots = work.slots
+        self._width = work.workers or (_WIDTH if first.thread_safe else 1)
         # All of the below is guarded by this condition's lock.
         self._work = threading.Condition()
         self._queue: deque[Call] = deque()
-        self._running: dict[Call, tuple[_Instance, threading.Thread]] = {}
+        self._starting: set[Call] = set()
+        self._running: dict[Call, tuple[_Instance, threading.Thread, Slot | None]] = {}
         self._instance: _Instance | None = _Instance(first)
         self._abandoned: list[threading.Thread] = []
+        self._restarts = 0
         self._closed = False
 
     @property
@@ -93,12 +98,14 @@ class ThreadRunner:
 
     def tend(self, now: float) -> None:
         with self._work:
-            for call, (instance, thread) in list(self._running.items()):
+            for call, (instance, thread, slot) in list(self._running.items()):
                 if call.overdue(now):
                     call.fail(
                         ProviderTimeout(f"no answer within timeout: {self._limits.timeout:g} s")
                     )
                     del self._running[call]
+                    if slot is not None:
+                        slot.release()
                     self._abandoned.append(thread)
                     self._poison(instance)
             for call in [call for call in self._queue if call.overdue(now)]:
@@ -112,12 +119,17 @@ class ThreadRunner:
             if call in self._queue:
                 self._queue.remove(call)
                 call.fail(ProviderError("cancelled by its caller"))
+            elif call in self._starting:
+                call.fail(ProviderError("cancelled by its caller"))
+
+    def describe(self) -> dict[str, Any]:
+        return {"workers": self._width, "restarts": self._restarts}
 
     def close(self) -> None:
         with self._work:
             self._closed = True
             instance, self._instance = self._instance, None
-            for call in self._queue:
+            for call in (*self._queue, *self._starting):
                 call.fail(ProviderError("the mount was closed"))
             self._queue.clear()
             self._work.notify_all()
@@ -141,6 +153,7 @@ class ThreadRunner:
     def _current(self) -> _Instance:
         if self._instance is None:
             self._instance = _Instance(None)
+            self._restarts += 1
         return self._instance
 
     def _man(self, instance: _Instance) -> None:
@@ -176,11 +189,17 @@ class ThreadRunner:
         thread = threading.current_thread()
         try:
             if self._load(instance):
-                while (call := self._next(instance, thread)) is not None:
-                    assert instance.provider is not None  # loaded
-                    run(call, instance.provider)
-                    with self._work:
-                        self._running.pop(call, None)
+                assert instance.provider is not None  # loaded
+                score = scorer(instance.provider, self._retries)
+                while (found := self._next(instance, thread)) is not None:
+                    call, slot = found
+                    try:
+                        run(call, score)
+                    finally:
+                        if slot is not None:
+                            slot.release()
+                        with self._work:
+                            self._running.pop(call, None)
         finally:
             with self._work:
                 instance.threads.discard(thread)
@@ -222,15 +241,45 @@ class ThreadRunner:
                 self._queue.popleft().fail(ProviderError(said))
         instance.ready.set_exception(error)
 
-    def _next(self, instance: _Instance, thread: threading.Thread) -> Call | None:
+    def _next(
+        self, instance: _Instance, thread: threading.Thread
+    ) -> tuple[Call, Slot | None] | None:
+        """The next call, begun, and its host's slot; None once the thread may go home."""
+        while (call := self._first(instance)) is not None:
+            slot = None if self._slots is None else self._slots.acquire_for(call)
+            with self._work:
+                self._starting.discard(call)
+                if call.done:
+                    pass  # cancelled, or too late
+                elif instance.poisoned or self._closed:
+                    self._pass_on(call)
+                elif call.begin():
+                    self._running[call] = (instance, thread, slot)
+                    return call, slot
+            if slot is not None:
+                slot.release()
+        return None
+
+    def _first(self, instance: _Instance) -> Call | None:
+        """The first call in line, taken out of it."""
         with self._work:
             while not instance.poisoned and not self._closed:
-                while self._queue:
+                if self._queue:
                     call = self._queue.popleft()
-                    if call.begin():
-                        self._running[call] = (instance, thread)
-                        return call
+                    self._starting.add(call)
+                    return call
                 instance.idle += 1
                 self._work.wait()
                 instance.idle -= 1
             return None
+
+    def _pass_on(self, call: Call) -> None:
+        """Leave it to the instance that has taken this one's place; the lock is held."""
+        if self._closed:
+            call.fail(ProviderError("the mount was closed"))
+        elif self._hung() >= self._limits.max_abandoned:
+            call.fail(self._exhaustion())
+        else:
+            self._queue.appendleft(call)
+            self._man(self._current())
+            self._work.notify()

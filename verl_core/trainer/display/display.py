@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from types import TracebackType
@@ -29,6 +29,7 @@ from rich.live import Live
 from rich.text import Text
 
 from verl_core.trainer.display import panel
+from verl_core.trainer.display.control_keys import ControlKeys
 from verl_core.trainer.display.progress import Phase, Progress
 
 TOLD_PARTS = 4
@@ -78,6 +79,22 @@ class Display(ABC):
         """Take one finished step's figures, named as in metrics.jsonl."""
         self.progress.take(step, metrics)
         self._step_ended()
+
+    def recall(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Take the figures of a resumed run's earlier steps, as metrics.jsonl has them, so that
+        trends and changes count from its start."""
+        self.progress.recall(records)
+
+    def stopping(self, message: str) -> None:
+        """Say that the run was asked to end after this step.
+
+        It may be called by a signal's handler, in the middle of whatever is drawn.
+
+        Args:
+            message: what plain lines say; the panel has words of its own.
+        """
+        self.progress.stopping = True
+        self.say(message)
 
     @abstractmethod
     def say(self, message: str) -> None:
@@ -164,10 +181,14 @@ class LiveDisplay(Display):
     def __init__(self, progress: Progress, console: Console) -> None:
         super().__init__(progress, console)
         self._unicode = not console.options.ascii_only
+        self._keys = ControlKeys(console.file)
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self._draw)
 
     def say(self, message: str) -> None:
         self.console.print(Text(message), soft_wrap=True)
+
+    def stopping(self, message: str) -> None:
+        self.progress.stopping = True  # the panel is drawn anyway; a line now could tear it
 
     def _draw(self) -> RenderableType:
         return panel.draw(self.progress, width=self.console.width, unicode=self._unicode)
@@ -196,11 +217,13 @@ class LiveDisplay(Display):
         self._live.refresh()
 
     def __enter__(self) -> LiveDisplay:
+        self._keys.hush()
         self._live.start(refresh=True)
         return self
 
     def close(self) -> None:
         self._live.stop()
+        self._keys.restore()
 
 
 def printable(console: Console) -> Console:

@@ -19,17 +19,22 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 100
 """Columns from which on the figures stand beside the rewards, not beneath them."""
 
+_AT_ONCE = "(Ctrl-C once more stops at once)"
+
 
 def draw(progress: Progress, *, width: int, unicode: bool = True) -> RenderableType:
     """The live panel for a terminal of `width` columns."""
     spark = min(32 if width >= _WIDE else 18, max(progress.steps, 6))
     parts: list[RenderableType] = [_steps(progress, unicode)]
+    if progress.stopping:
+        when = "after this step " if progress.phase is None else ""
+        parts.append(Text(f"stopping {when}{_AT_ONCE}", style="bold yellow"))
     if progress.phase is not None:
         parts.append(_phase(progress.phase))
     if progress.history:
         rewards = _rewards(progress, spark=spark, unicode=unicode)
         figures = _figures(progress, stacked=width >= _WIDE)
-        if width >= _WIDE:
+        if width >= _WIDE and _speeds(progress) + _losses(progress):
             beside = Table.grid(expand=True, padding=(0, 3))
             beside.add_column(ratio=1)
             beside.add_column()
@@ -43,12 +48,17 @@ def draw(progress: Progress, *, width: int, unicode: bool = True) -> RenderableT
         Group(*parts),
         title=Text(progress.name, style="bold"),
         title_align="left",
-        subtitle=Text(f"weights and status: {progress.url}", style="dim") if progress.url else None,
+        subtitle=_address(progress.url),
         subtitle_align="right",
         box=box.ROUNDED,
         border_style="cyan",
         padding=(0, 1),
     )
+
+
+def _address(url: str | None) -> Text | None:
+    """Where a browser finds the control plane's routes."""
+    return Text(f"weights and status: {url}/docs", style="dim") if url else None
 
 
 def plain_line(progress: Progress) -> str:
@@ -109,7 +119,7 @@ def _steps(progress: Progress, unicode: bool) -> RenderableType:
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, justify="right")
     dot = " · " if unicode else " | "
-    notes = [f"{clock(progress.elapsed)} gone"]
+    notes = [f"{clock(progress.elapsed)} elapsed"]
     if progress.left is not None and progress.step < progress.steps:
         notes.append(f"{clock(progress.left)} left")
     if progress.stage:
@@ -215,8 +225,9 @@ def _weight(progress: Progress, mount: str, changed: bool, unicode: bool) -> Tex
         return Text("-")
     if changed and before is not None and before != now:
         arrow = "→" if unicode else "->"
-        return Text(f"{before:.3g} {arrow} {now:.3g}", style="bold yellow")
-    return Text(f"{now:.3g}")
+        digits = 4 if f"{before:.4g}" != f"{now:.4g}" else 6
+        return Text(f"{before:.{digits}g} {arrow} {now:.{digits}g}", style="bold yellow")
+    return Text(f"{now:.4g}")
 
 
 def _speeds(progress: Progress) -> list[tuple[str, str]]:

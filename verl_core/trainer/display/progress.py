@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,10 @@ class Phase:
 
 @dataclass
 class Progress:
-    """A run's figures so far, in the order in which they came."""
+    """A run's figures so far, in the order in which they came.
+
+    `stopping`: it was asked to end after the step that runs.
+    """
 
     name: str
     steps: int
@@ -57,6 +60,7 @@ class Progress:
     url: str | None = None
     stage: str | None = None
     phase: Phase | None = None
+    stopping: bool = False
     history: dict[str, list[float | None]] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     step_began: float = field(default_factory=time.monotonic)
@@ -66,6 +70,19 @@ class Progress:
     def take(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add the figures of a finished step; those that are no finite number are gaps."""
         now = time.monotonic()
+        self._add(metrics)
+        self._durations.append(self.last(series.STEP_SECONDS) or now - self.step_began)
+        self.step, self.step_began, self.stage = step, now, None
+
+    def recall(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add the figures of steps that an earlier life of the run has made, as of metrics.jsonl;
+        `step` stays, and so does the time that has passed."""
+        for record in records:
+            self._add({key: value for key, value in record.items() if key not in ("step", "time")})
+            if (seconds := self.last(series.STEP_SECONDS)) is not None:
+                self._durations.append(seconds)
+
+    def _add(self, metrics: Mapping[str, Any]) -> None:
         figures = {key: jsonl.plain(value) for key, value in metrics.items()}
         for key, value in figures.items():
             past = self.history.setdefault(key, [None] * self._taken)
@@ -73,8 +90,6 @@ class Progress:
         self._taken += 1
         for past in self.history.values():
             past.extend([None] * (self._taken - len(past)))
-        self._durations.append(self.last(series.STEP_SECONDS) or now - self.step_began)
-        self.step, self.step_began, self.stage = step, now, None
 
     def mark(self) -> None:
         """The next step begins now: what came before it was no step."""

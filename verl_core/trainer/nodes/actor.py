@@ -13,13 +13,17 @@ import torch
 from torch import Tensor
 
 from verl_core.dataflow import Node, StepBatch
+from verl_core.hybrid.rollout.base import Ended
+from verl_core.rewards import StreamedScoring
 from verl_core.trainer.encoding import decode_responses
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.prompts import PromptRow
+from verl_core.trainer.reward import reward_batch
 
 
 class ActorNode(Node):
-    """Samples responses.
+    """Samples responses, and hands them on to the step's `StreamedScoring` as they end, where the
+    trainer has opened one (``scoring``): rewards are computed while others are still sampled.
 
     Reads ``rows`` (P prompts). Writes, for B = P * n rows: ``sample_ids, prompts, columns,
     prompt_ids, response_ids`` (ragged token ids), ``group_ids, group_index`` (B,) int64,
@@ -53,14 +57,22 @@ class ActorNode(Node):
 
     def run(self, batch: StepBatch) -> Mapping[str, Any]:
         rows: Sequence[PromptRow] = batch["rows"]
-        n = int(self.sampling["n"])
+        layout = Layout(rows, int(self.sampling["n"]), batch.step, self.models.tokenizer)
+        scoring: StreamedScoring | None = batch.get("scoring")
+
+        def hand_on(ended: Ended) -> None:
+            layout.take(ended.rows, ended.response_ids, ended.finish_reason)
+            if scoring is not None:
+                part = StepBatch(batch.step, layout.reward_columns(ended.rows))
+                scoring.submit(reward_batch(part, training=True))
+
         rollout = self.models.rollout.generate(
             [row.ids for row in rows],
             seed=step_seed(self.seed, batch.step),
+            on_ended=hand_on,
             **self.sampling,
         )
-        written = lay_out(rows, n, rollout.response_ids, batch.step, self.models.tokenizer)
-        written["finish_reason"] = list(rollout.finish_reason)
+        written = layout.columns()
         lengths = [len(ids) for ids in rollout.response_ids]
         batch.metrics["response/length_mean"] = float(np.mean(lengths))
         batch.metrics["response/truncated"] = float(
@@ -108,38 +120,95 @@ ROLLOUT_COLUMNS = frozenset(
 )
 
 
+#: Those that a response brings, in `Layout.take`.
+RESPONSE_COLUMNS = ("response_ids", "finish_reason", "responses", "responses_raw")
+
+
 def step_seed(seed: int, step: int) -> int:
     """A seed of its own for each step, from the run's seed alone (SeedSequence, 63 bits)."""
     state = np.random.SeedSequence([seed & 0xFFFFFFFF, step]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 
 
+def row_names(step: int, prompts: int, n: int) -> tuple[list[str], list[str]]:
+    """``(sample_ids, group_ids)`` of a step's ``prompts * n`` rows."""
+    return (
+        [f"{step}-{place}-{j}" for place in range(prompts) for j in range(n)],
+        [f"{step}-{place}" for place in range(prompts) for _ in range(n)],
+    )
+
+
+class Layout:
+    """The rows of a step, of which all but the responses is known before a token is sampled.
+
+    Args:
+        rows: the P prompts.
+        n: responses a prompt.
+        step: names the rows.
+        tokenizer: decodes responses, each once.
+    """
+
+    def __init__(self, rows: Sequence[PromptRow], n: int, step: int, tokenizer: Any) -> None:
+        repeated = [row for row in rows for _ in range(n)]
+        names = dict.fromkeys(name for row in rows for name in row.columns)
+        self._tokenizer, self._n = tokenizer, n
+        self._data = {name: [row.columns.get(name) for row in repeated] for name in names}
+        sample_ids, group_ids = row_names(step, len(rows), n)
+        self._columns: dict[str, list[Any]] = {
+            "sample_ids": sample_ids,
+            "group_ids": group_ids,
+            "prompts": [row.prompt for row in repeated],
+            "prompt_ids": [row.ids for row in repeated],
+            **{name: [None] * len(repeated) for name in RESPONSE_COLUMNS},
+        }
+
+    def take(
+        self, rows: Sequence[int], response_ids: Sequence[Any], finish_reason: Sequence[str]
+    ) -> None:
+        """The responses to these rows."""
+        texts, raw = decode_responses(self._tokenizer, response_ids)
+        for name, values in zip(
+            RESPONSE_COLUMNS, (response_ids, finish_reason, texts, raw), strict=True
+        ):
+            column = self._columns[name]
+            for row, value in zip(rows, values, strict=True):
+                column[row] = value
+
+    def reward_columns(self, rows: Sequence[int]) -> dict[str, Any]:
+        """What rewards read, of these rows alone; their responses are there."""
+        picked = {name: [column[i] for i in rows] for name, column in self._columns.items()}
+        data = {name: [column[i] for i in rows] for name, column in self._data.items()}
+        return picked | {"columns": data}
+
+    def columns(self) -> dict[str, Any]:
+        """`ROLLOUT_COLUMNS`, when the last response is there."""
+        pad = int(self._tokenizer.pad_token_id)
+        prompts, prompts_mask = _pad(self._columns["prompt_ids"], pad, left=True)
+        generated, response_mask = _pad(self._columns["response_ids"], pad, left=False)
+        groups = len(self._columns["prompts"]) // self._n
+        return {
+            **self._columns,
+            "columns": self._data,
+            "group_index": torch.arange(groups).repeat_interleave(self._n),
+            "input_ids": torch.cat([prompts, generated], dim=1),
+            "attention_mask": torch.cat([prompts_mask, response_mask], dim=1),
+            "generated_ids": generated,
+            "response_mask": response_mask,
+        }
+
+
 def lay_out(
-    rows: Sequence[PromptRow], n: int, response_ids: Sequence[Any], step: int, tokenizer: Any
+    rows: Sequence[PromptRow],
+    n: int,
+    response_ids: Sequence[Any],
+    finish_reason: Sequence[str],
+    step: int,
+    tokenizer: Any,
 ) -> dict[str, Any]:
-    """The columns of ``len(rows) * n`` responses, ``finish_reason`` aside."""
-    repeated = [row for row in rows for _ in range(n)]
-    prompt_ids = [row.ids for row in repeated]
-    pad = int(tokenizer.pad_token_id)
-    prompts_padded, prompts_mask = _pad(prompt_ids, pad, left=True)
-    responses, responses_raw = decode_responses(tokenizer, response_ids)
-    generated, response_mask = _pad(response_ids, pad, left=False)
-    names = list(dict.fromkeys(name for row in rows for name in row.columns))
-    return {
-        "sample_ids": [f"{step}-{place}-{j}" for place in range(len(rows)) for j in range(n)],
-        "prompts": [row.prompt for row in repeated],
-        "columns": {name: [row.columns.get(name) for row in repeated] for name in names},
-        "prompt_ids": prompt_ids,
-        "response_ids": list(response_ids),
-        "group_ids": [f"{step}-{place}" for place in range(len(rows)) for _ in range(n)],
-        "group_index": torch.arange(len(rows)).repeat_interleave(n),
-        "responses": responses,
-        "responses_raw": responses_raw,
-        "input_ids": torch.cat([prompts_padded, generated], dim=1),
-        "attention_mask": torch.cat([prompts_mask, response_mask], dim=1),
-        "generated_ids": generated,
-        "response_mask": response_mask,
-    }
+    """`ROLLOUT_COLUMNS` of ``len(rows) * n`` responses."""
+    layout = Layout(rows, n, step, tokenizer)
+    layout.take(range(len(response_ids)), response_ids, finish_reason)
+    return layout.columns()
 
 
 def _pad(rows: Sequence[Any], pad: int, *, left: bool) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from verl_core.dataflow import Node, StepBatch
 from verl_core.trainer.advantage.gae import gae, whiten
+from verl_core.trainer.advantage.gdpo import gdpo_advantages
 from verl_core.trainer.advantage.grpo import group_advantages
 from verl_core.trainer.model_set import ModelSet
 
@@ -41,6 +42,50 @@ class GRPONode(Node):
         batch.metrics["reward/groups_dropped"] = float(result.dropped)
         batch.metrics["reward/groups_flat"] = float(result.flat)
         return {"advantages": result.values[:, None] * batch["loss_mask"]}
+
+
+class GDPONode(Node):
+    """Group-relative advantages from every mount by itself, the same for every token of a response.
+
+    It reads the table's columns, not the fused reward: the scores as the fusion took them, the
+    weights of the step's lease, and a column a gate.
+
+    Writes:
+        advantages: (B, R) float64, 0 outside `loss_mask`.
+    """
+
+    name = "gdpo"
+    reads: ClassVar[frozenset[str]] = frozenset(
+        {"table", "loss_mask", "live", "in_baseline", "group_index"}
+    )
+    writes: ClassVar[frozenset[str]] = frozenset({"advantages"})
+
+    def run(self, batch: StepBatch) -> Mapping[str, Any]:
+        columns = batch["table"].columns.values()
+        rewards = [column for column in columns if column.role == "reward"]
+        gates = [column for column in columns if column.role == "gate"]
+        penalties = [
+            torch.from_numpy(gate.words > 0).double() * batch["table"].penalties[gate.name]
+            for gate in gates
+        ]
+        result = gdpo_advantages(
+            _stacked([torch.from_numpy(column.normalised.copy()) for column in rewards]),
+            torch.tensor([column.weight for column in rewards], dtype=torch.float64),
+            batch["group_index"],
+            batch["live"],
+            batch["in_baseline"],
+            neutral=_stacked([torch.from_numpy(column.neutral.copy()) for column in rewards]),
+            penalties=_stacked(penalties) if gates else None,
+            unsure=_stacked([torch.from_numpy(column.unsure.copy()) for column in rewards]),
+        )
+        batch.metrics["reward/groups_dropped"] = float(result.dropped)
+        batch.metrics["reward/groups_flat"] = float(result.flat)
+        return {"advantages": result.values[:, None] * batch["loss_mask"]}
+
+
+def _stacked(columns: Sequence[Tensor]) -> Tensor:
+    """(B, M) of M columns (B,)."""
+    return torch.stack(list(columns), dim=1)
 
 
 class GAENode(Node):

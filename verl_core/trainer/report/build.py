@@ -12,9 +12,16 @@ import numpy as np
 from verl_core.trainer import jsonl, series
 from verl_core.trainer.report import answers, figures, page, theme
 from verl_core.trainer.report.data import RunData, load_run
-from verl_core.trainer.report.measures import Measure, Row, contributions, measure_all, mounts_of
+from verl_core.trainer.report.measures import (
+    Measure,
+    Row,
+    contributions,
+    measure_all,
+    mounts_of,
+    weights_of,
+)
 from verl_core.trainer.report.story import story
-from verl_core.trainer.report.verdict import verdict
+from verl_core.trainer.report.verdict import left_out, verdict
 
 FORMAT = 1
 
@@ -78,7 +85,7 @@ def build_report(run: RunData) -> dict[str, Any]:
         "headline": _headline(run, measures),
         "evaluation": _evaluation(run, measures) if measures else None,
         "contributions": [part.as_dict() for part in parts],
-        "verdict": verdict(measures),
+        "verdict": _verdict(run, measures),
         "training": _training(run),
         "revisions": [
             {**change.as_dict(), "first_step": run.first_step(change.revision)}
@@ -89,6 +96,12 @@ def build_report(run: RunData) -> dict[str, Any]:
     report["contributions"].sort(key=lambda part: -part["diff"]["mean"])
     clean: dict[str, Any] = jsonl.plain(report)
     return {**clean, "story": story(clean)}
+
+
+def _verdict(run: RunData, measures: Sequence[Measure]) -> dict[str, Any]:
+    block = verdict(measures)
+    reason = left_out(measures, str(run.state.get("status", ""))) if measures else ""
+    return {**block, "checks": [], "left_out": reason} if reason else block
 
 
 def _run(run: RunData) -> dict[str, Any]:
@@ -119,6 +132,7 @@ def _mounts(run: RunData) -> list[dict[str, Any]]:
     roles |= {name: "gate" for name in run.gates if name not in roles}
     for name, role in mounts_of([*(run.before or ()), *(run.after or ())]).items():
         roles.setdefault(name, role)
+    frozen = weights_of([*(run.before or ()), *(run.after or ())])
     found = []
     rewards = 0
     for name, role in roles.items():
@@ -132,6 +146,7 @@ def _mounts(run: RunData) -> list[dict[str, Any]]:
                 "plugin": recipe.plugin if recipe else "",
                 "penalty": recipe.penalty if recipe else None,
                 "weight": recipe.weight if recipe and role != "gate" else None,
+                "eval_weight": frozen.get(name),
                 "first_weight": float(known[0]) if len(known) else None,
                 "last_weight": float(known[-1]) if len(known) else None,
                 "colour": "gate" if role == "gate" else theme.mount_colour(rewards),

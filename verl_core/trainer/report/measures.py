@@ -16,6 +16,7 @@ import numpy as np
 from verl_core.trainer.report.statistics import (
     Estimate,
     Paired,
+    Scale,
     by_prompt,
     estimate,
     paired,
@@ -153,6 +154,16 @@ def contributions(before: Sequence[Row], after: Sequence[Row]) -> list[Contribut
     return parts
 
 
+def weights_of(rows: Iterable[Row]) -> dict[str, float]:
+    """name -> the weight under which `rows` were scored; evaluation's weights never change."""
+    found: dict[str, float] = {}
+    for row in rows:
+        for name, part in _parts(row).items():
+            if part.get("weight") is not None:
+                found.setdefault(name, float(part["weight"]))
+    return found
+
+
 def _text_measures(sides: tuple[list[Row], list[Row]]) -> list[Measure]:
     """Repetition, similarity, length and truncation: what training for reward could ruin."""
     lengths = [row for side in sides for row in side if row.get("reference_tokens") is not None]
@@ -161,8 +172,26 @@ def _text_measures(sides: tuple[list[Row], list[Row]]) -> list[Measure]:
     )
     mean = float(np.mean(list(reference.values()))) if reference else None
     return [
-        _measure("repetition", "repeated word pairs", "text", "share", "down", sides, _repetition),
-        _measure("similarity", "likeness to reference", "text", "share", "up", sides, _similarity),
+        _measure(
+            "repetition",
+            "repeated word pairs",
+            "text",
+            "share",
+            "down",
+            sides,
+            _repetition,
+            scale="fraction",
+        ),
+        _measure(
+            "similarity",
+            "likeness to reference",
+            "text",
+            "share",
+            "up",
+            sides,
+            _similarity,
+            scale="fraction",
+        ),
         _measure("length", "answer length", "text", "tokens", None, sides, _tokens, mean),
         _measure("truncated", "answers cut off", "text", "share", "down", sides, _truncated),
     ]
@@ -177,20 +206,25 @@ def _measure(
     sides: tuple[list[Row], list[Row]],
     figure: Callable[[Row], float | None],
     reference: float | None = None,
+    *,
+    scale: Scale | None = None,
 ) -> Measure:
-    pair = _pair(sides, figure)
+    scale = scale or ("share" if unit == "share" else "mean")
+    pair = _pair(sides, figure, scale)
     if pair is not None:
         before, after = pair.before, pair.after
         return Measure(name, label, kind, unit, better, before, after, pair, reference)
     alone = [_by_prompt(side, figure) for side in sides]
-    old, new = (estimate(np.array(list(side.values()))) if side else None for side in alone)
+    old, new = (estimate(np.array(list(side.values())), scale) if side else None for side in alone)
     return Measure(name, label, kind, unit, better, old, new, None, reference)
 
 
 def _pair(
-    sides: tuple[list[Row], list[Row]], figure: Callable[[Row], float | None]
+    sides: tuple[list[Row], list[Row]],
+    figure: Callable[[Row], float | None],
+    scale: Scale = "mean",
 ) -> Paired | None:
-    return paired(_by_prompt(sides[0], figure), _by_prompt(sides[1], figure))
+    return paired(_by_prompt(sides[0], figure), _by_prompt(sides[1], figure), scale)
 
 
 def _by_prompt(rows: list[Row], figure: Callable[[Row], float | None]) -> dict[str, float]:

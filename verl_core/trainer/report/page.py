@@ -10,7 +10,9 @@ from typing import Any
 
 from verl_core.trainer import series
 from verl_core.trainer.report import story
+from verl_core.trainer.report.statistics import TOO_FEW
 from verl_core.trainer.report.theme import DARK, LIGHT
+from verl_core.trainer.report.verdict import WHAT
 from verl_reward_sdk import VerlRewardError
 
 _STATUS = {
@@ -90,6 +92,8 @@ def render(report: Mapping[str, Any], svgs: Mapping[str, tuple[str, str]]) -> st
         has_kl=has_kl(report),
         figure_value=figure_value,
         outcome=outcome,
+        too_few=TOO_FEW,
+        what_checks_are=WHAT,
         svgs={name: (Markup(wide), Markup(narrow)) for name, (wide, narrow) in svgs.items()},
         status_class=_STATUS.get(report["run"]["status"], "stopped"),
         model=Path(str(report["run"]["model"] or "")).name,

@@ -4,6 +4,13 @@ All figures are float64. The unit of observation is the prompt: several answers 
 averaged first, since they are not independent. Each side's mean, and the mean of the prompts'
 differences, has the standard error s / sqrt(P) (s with P - 1 in its denominator), a 95 % interval
 from Student's t with P - 1 degrees of freedom, and the difference has z = mean / standard error.
+
+Figures that lie in [0, 1] have intervals that do so too. The share of answers of which something is
+true has Wilson's score interval (Wilson 1927, with P for the count: the prompts, also where each
+has several answers, which makes it wider than it need be). A mean of fractions keeps Student's,
+clipped. Differences of either are clipped to [-1, 1]. Below `FEW` prompts the difference of a share
+has none: it moves in steps of 1 / P, and where no prompt moved, of any figure, the spread is 0,
+which is no certainty.
 """
 
 from __future__ import annotations
@@ -13,12 +20,23 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
+
+FEW = 30
+"""Below so many prompts the change of a share, or of what did not move at all, has no interval."""
+
+TOO_FEW = "too few prompts to tell"
+"""What stands where such an interval would."""
+
+Scale = Literal["mean", "fraction", "share"]
+"""What a figure is: a number of any size, one in [0, 1], or whether something is true (0 or 1)."""
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +48,8 @@ _WORD = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W_])+(?:['’](?![{_U
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `n` prompts with its standard error and 95 % interval (None below two)."""
+    """A mean over `n` prompts with its standard error and 95 % interval (None where it has none,
+    as below two prompts)."""
 
     n: int
     mean: float
@@ -78,15 +97,43 @@ def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     return float(math.sqrt(freedom) * math.tan(angle))
 
 
-def estimate(values: Floats) -> Estimate:
+def estimate(values: Floats, scale: Scale = "mean") -> Estimate:
     """Mean, standard error and interval of `values`, (P,) float64, P >= 1, all finite."""
     count = len(values)
     mean = float(np.mean(values))
     if count < 2:
         return Estimate(count, mean, None, None, None)
     error = float(np.std(values, ddof=1) / math.sqrt(count))
+    if scale == "share":
+        return Estimate(count, mean, error, *wilson(mean, count))
     reach = t_quantile(count - 1) * error
-    return Estimate(count, mean, error, mean - reach, mean + reach)
+    found = Estimate(count, mean, error, mean - reach, mean + reach)
+    return found if scale == "mean" else _clipped(found, 0.0, 1.0)
+
+
+def wilson(share: float, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Wilson's score interval of a `share` in [0, 1] among `count` >= 1; it lies in [0, 1]."""
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    spread = z * z / count
+    middle = (share + spread / 2) / (1 + spread)
+    reach = math.sqrt(spread * share * (1 - share) + spread * spread / 4) / (1 + spread)
+    # Rounding leaves about 1e-17 where the share is 0 or 1.
+    low = 0.0 if share == 0 else max(middle - reach, 0.0)
+    return low, 1.0 if share == 1 else min(middle + reach, 1.0)
+
+
+def change(differences: Floats, scale: Scale = "mean") -> Estimate:
+    """`estimate` of prompts' differences: in [-1, 1] for a share, no interval below `FEW`."""
+    found = estimate(differences)
+    if found.n < FEW and (scale == "share" or not found.se):
+        return replace(found, low=None, high=None)
+    return found if scale == "mean" else _clipped(found, -1.0, 1.0)
+
+
+def _clipped(found: Estimate, least: float, most: float) -> Estimate:
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(found.low, least), high=min(found.high, most))
 
 
 def by_prompt(prompt_ids: Sequence[str], values: Floats) -> dict[str, float]:
@@ -103,14 +150,16 @@ def by_prompt(prompt_ids: Sequence[str], values: Floats) -> dict[str, float]:
     return {prompt: math.fsum(found) / len(found) for prompt, found in rows.items()}
 
 
-def paired(before: Mapping[str, float], after: Mapping[str, float]) -> Paired | None:
+def paired(
+    before: Mapping[str, float], after: Mapping[str, float], scale: Scale = "mean"
+) -> Paired | None:
     """Compare prompt by prompt; None where no prompt has a figure on both sides."""
     prompts = [prompt for prompt in before if prompt in after]
     if not prompts:
         return None
     old = np.array([before[prompt] for prompt in prompts], dtype=np.float64)
     new = np.array([after[prompt] for prompt in prompts], dtype=np.float64)
-    return Paired(estimate(old), estimate(new), estimate(new - old))
+    return Paired(estimate(old, scale), estimate(new, scale), change(new - old, scale))
 
 
 def words(text: str) -> list[str]:

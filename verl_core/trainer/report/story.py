@@ -24,13 +24,19 @@ def story(report: Report) -> list[str]:
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """``+0.157``, with a true minus sign below zero; a dash where there is no figure."""
-    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
+    """``+0.157``, with a true minus sign below zero and no sign at ``0.000``; a dash where there is
+    no figure."""
+    return "–" if value is None else _plain(f"{value:+.{digits}f}")
 
 
 def number(value: float | None, digits: int = 3) -> str:
     """``0.157``, with a true minus sign below zero; a dash where there is no figure."""
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+    return "–" if value is None else _plain(f"{value:.{digits}f}")
+
+
+def _plain(text: str) -> str:
+    """A true minus sign, and no sign before what was rounded to zero."""
+    return text.replace("-", "−") if text.strip("+-0.") else text.lstrip("+-")
 
 
 def percent(share: float | None) -> str:
@@ -143,13 +149,15 @@ def _cut(text: str, length: int) -> str:
 
 def _checks(report: Report) -> str:
     checks = report["verdict"].get("checks", [])
+    if reason := report["verdict"].get("left_out"):
+        return f"The built-in checks are left out: {reason}."
     if not checks:
         return ""
     missed = [check["name"] for check in checks if not check["met"]]
     if not missed:
-        return f"All {len(checks)} checks are met."
+        return f"All {len(checks)} built-in checks are met."
     verb = "is" if len(missed) == 1 else "are"
-    return f"{len(missed)} of {len(checks)} checks {verb} not met: {'; '.join(missed)}."
+    return f"{len(missed)} of {len(checks)} built-in checks {verb} not met: {'; '.join(missed)}."
 
 
 def _left_out(report: Report) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ from rich.text import Text
 from verl_core.trainer.display import printable
 from verl_core.trainer.near import near
 from verl_core.trainer.report.page import figure_value, outcome
+from verl_core.trainer.report.statistics import TOO_FEW
 from verl_core.trainer.report.story import number, signed
+from verl_core.trainer.report.verdict import WHAT
 from verl_core.trainer.run_folder import held_out_prompts
 
 _STYLES = {"good": "green", "bad": "red", "": ""}
@@ -42,8 +45,11 @@ def print_summary(
     else:  # there is no before and after to set side by side
         console.print(Text(report["story"][0]))
     checks = report["verdict"].get("checks", [])
+    if reason := report["verdict"].get("left_out"):
+        console.print(Text(f"The built-in checks are left out: {reason}."))
     if checks:
         console.print(_checks(checks))
+        console.print(Text(f"{WHAT}\nSE: standard error of the change.", style="dim"))
     console.print()
     for label, place in _places(run_dir, talk or talk_command(run_dir)):
         # Not wrapped, so that a command can be copied whole.
@@ -60,7 +66,11 @@ def talk_command(run_dir: Path) -> str | None:
     model = run_dir / "model"
     if not model.exists():
         return None
-    words = [near(Path(sys.executable)), "-m", "verl_core.trainer.talk", near(model)]
+    program = shutil.which("verl-reward", path=str(Path(sys.executable).parent))
+    if program is not None:
+        words = [near(Path(program)), "talk", near(model)]
+    else:
+        words = [near(Path(sys.executable)), "-m", "verl_core.trainer.talk", near(model)]
     prompts, key = held_out_prompts(run_dir)
     if prompts is not None:
         words += ["--prompts", near(prompts)]
@@ -95,7 +105,7 @@ def _measures(report: Mapping[str, Any]) -> Table:
             for side in ("before", "after")
         ]
         change = _figure(diff["mean"], unit, sign=True) if diff else "–"
-        interval = "–"
+        interval = TOO_FEW.replace(" to ", "\nto ") if diff else "–"
         if diff and diff["low"] is not None:
             low, high = (_figure(diff[end], unit, sign=True) for end in ("low", "high"))
             interval = f"{low.removesuffix(' pp')} to {high}"
@@ -116,7 +126,7 @@ def _measures(report: Mapping[str, Any]) -> Table:
 def _checks(checks: Sequence[Mapping[str, Any]]) -> Table:
     """One line a check; the target stands beneath where it was missed."""
     table = Table.grid(padding=(0, 2))
-    table.title = Text.assemble(("targets", "bold"), "  (SE: standard error of the change)")
+    table.title = Text("built-in checks", style="bold")
     table.title_justify, table.title_style = "left", ""
     table.add_column(no_wrap=True)
     for check in checks:

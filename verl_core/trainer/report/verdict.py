@@ -1,7 +1,8 @@
 """The verdict: did training do what it was meant to do, and did it ruin nothing beside it?
 
-Each check is a target that was set before the run, and is reported whether it is met or not.
-Checks that a run cannot have (no gate, no reference answers) are left out.
+The built-in checks are the same for every run: their bounds are the constants below, which nobody
+sets. Each is reported whether it is met or not. Checks that a run cannot have (no gate, no
+reference answers) are left out; all of them are, where `left_out` says why.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from verl_core.trainer.report.measures import Measure
-from verl_core.trainer.report.statistics import Paired
+from verl_core.trainer.report.statistics import FEW, Paired
+from verl_core.trainer.report.story import signed
 
 FUSED_ERRORS = 5.0
 """The fused reward must rise by more than so many standard errors of the paired difference."""
@@ -26,6 +28,11 @@ SIDE_ERRORS = 1.0
 
 LENGTH_TOLERANCE = 0.2
 """A mean length within this share of the references' is right, wherever it was before."""
+
+WHAT = (
+    "Built-in checks ask the same of every run: did the reward rise, and was nothing else ruined?"
+)
+"""What they are, for those who read them and have set none."""
 
 
 def verdict(measures: Sequence[Measure]) -> dict[str, Any]:
@@ -56,6 +63,21 @@ def verdict(measures: Sequence[Measure]) -> dict[str, Any]:
         block["length"]["reference"] = length.reference
         checks.append(_length_check(length.pair, length.reference))
     return {**block, "checks": checks} if checks else {}
+
+
+def left_out(measures: Sequence[Measure], status: str) -> str:
+    """Why the checks say nothing about a run, as half a sentence; empty where they do.
+
+    Args:
+        status: of the run, as ``state.json`` has it.
+    """
+    if status == "stopped":
+        return "the run was stopped before its end"
+    fused = next((m.pair for m in measures if m.name == "fused"), None)
+    if fused is not None and fused.diff.n < FEW:
+        prompts = f"{fused.diff.n} held-out prompt{'s' if fused.diff.n > 1 else ''}"
+        return f"with {prompts} chance is too large, they need {FEW}"
+    return ""
 
 
 def _gate_checks(gate: Paired) -> list[dict[str, Any]]:
@@ -90,7 +112,7 @@ def _length_check(length: Paired, reference: float) -> dict[str, Any]:
 def _check(name: str, target: str, pair: Paired, met: bool) -> dict[str, Any]:
     found = f"{pair.before.mean:.3f} -> {pair.after.mean:.3f}"
     if pair.z is not None:
-        found += f", {pair.z:+.1f} SE"
+        found += f", {signed(pair.z, 1).replace('−', '-')} SE"
     return {"name": name, "target": target, "value": pair.z, "found": found, "met": met}
 
 

@@ -1,0 +1,98 @@
+"""Training beside mounts that hang, crash, leak processes, hold the GIL or break the contract."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+BAD = {
+    "hang": {"timeout": 0.5},
+    "segfault": {},
+    "grandchild": {"timeout": 1.0},
+    "hold_the_gil": {"timeout": 0.5},
+    "short": {},
+}
+LENIENT = {"on_error": "abstain", "max_error_rate": 1.0}
+
+
+@pytest.fixture
+def hostile(tiny_run, plugin_site, monkeypatch):
+    """The tiny run with a healthy mount; ``hostile(deed, …, **keys)`` adds mounts that do these."""
+    folder = Path(__file__).parent.parent / "rewards" / "execution"
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(plugin_site.folder), str(folder))))
+    names = ("orders", "deed", "rows", "later")
+    plugin_site.add(
+        "verl-reward-deeds",
+        rewards=dict.fromkeys(names, "deeds_plugin"),
+        files={"deeds_plugin.py": (folder / "deeds.py").read_text(encoding="utf-8")},
+    )
+    tiny_run.config["reward"] = tiny_run.config["reward"][:1]
+    tiny_run.config["rollout"] |= {"prompts_per_step": 1, "max_new_tokens": 4}
+    tiny_run.config["trainer"] |= {
+        "steps": 20,
+        "checkpoint_every": 0,
+        "eval_before": False,
+        "eval_after": False,
+    }
+
+    def add(*deeds, **keys):
+        tiny_run.config["reward"] += [
+            {
+                "type": deed,
+                "plugin": "deed",
+                "execution": "process",
+                "init_kwargs": {"does": deed},
+                "queue_timeout": 120.0,
+                "timeout": 120.0,
+                **BAD[deed],
+                **keys,
+            }
+            for deed in deeds
+        ]
+        return tiny_run
+
+    yield add
+    sys.modules.pop("misbehaving", None)
+
+
+def test_twenty_steps_are_trained_beside_five_mounts_that_misbehave(
+    hostile, read_jsonl, our_children
+):
+    """A breaker keeps the later steps from waiting for each of them again."""
+    run = hostile(*BAD, **LENIENT, breaker={"failures": 2, "reset": 3600.0})
+    folder = run.train()
+    lines = read_jsonl(folder / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    for line in lines:
+        assert math.isfinite(line["reward/style/mean"])
+        assert line["reward/fused/mean"] == pytest.approx(line["reward/style/mean"])
+        assert line["reward/masked"] == 0.0
+        assert [line[f"reward/{name}/failed"] for name in BAD] == [1.0] * 5
+        assert not any(f"reward/{name}/mean" in line for name in BAD)
+    assert our_children() == []
+
+
+@pytest.mark.parametrize("deeds", [tuple(BAD), ("hang",)])
+def test_on_defaults_it_ends_early_with_a_checkpoint_and_the_resume_command(hostile, deeds):
+    """reliability 47: no failure ever becomes a zero to train on."""
+    run = hostile(*deeds)
+    if deeds == ("hang",):
+        run.config["reward"] = run.config["reward"][1:]  # every provider times out
+    done = run.run("trainer.reward_retries=1")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "scoring the same responses again in 1 s" in said
+    assert "the rewards of step 1 may not be used" in said
+    for name in deeds:
+        assert f"{name}: 4 of 4 rows failed (max_error_rate 0.5)" in said
+    assert f"train {run.folder / 'run.yaml'}" in said.replace("\n", " ")
+    assert "--resume" in said
+    folder = run.folder / "runs" / "tiny"
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_000000"]
+    metrics = folder / "metrics.jsonl"
+    assert not metrics.exists() or metrics.read_text(encoding="utf-8") == ""

@@ -1,0 +1,223 @@
+"""The rewards of a config for OpenRLHF: as the function of its file, and over HTTP.
+
+A file for ``--reward.remote_url my_reward.py``:
+
+    from verl_core.integrations.openrlhf import reward_function
+
+    reward_func = reward_function("run.yaml", tokenizer="HuggingFaceTB/SmolLM2-135M-Instruct")
+
+or a server, for ``--reward.remote_url http://host:port/get_reward``: `openrlhf_server`.
+
+OpenRLHF asks for one response at a time, tells no step and no group, takes one number a row, and
+cannot leave a row out: a row that may not be trained on is an error. It logs that and goes on
+without the row's reward, which ends the run. ``docs/peers.md`` has the table of what it carries.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from verl_core.config.rewards import RewardsConfig
+from verl_core.config.run import RunConfig
+from verl_core.integrations.fitting import read_rewards, refuse_nodes, say
+from verl_core.integrations.openrlhf_rules import TRAINER, fit
+from verl_core.integrations.openrlhf_texts import Texts
+from verl_core.rewards.engine import RewardEngine
+from verl_core.rewards.statuses import ABSTAINED
+from verl_core.rewards.table import RewardTable
+from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+
+Source = str | Path | RunConfig | RewardsConfig
+Answer = dict[str, Any]
+"""``{"rewards": [float], "scores": [float], "extra_logs": {name: [float]}}``, B each."""
+
+
+def reward_function(
+    source: Source,
+    *,
+    tokenizer: Any = None,
+    label: str = "ground_truth",
+    weights: str | Path | None = None,
+    overrides: Sequence[str] = (),
+) -> OpenRlhfReward:
+    """What OpenRLHF calls ``reward_func``. Nothing is loaded before its first call; it pickles.
+
+    Args:
+        source: a run's YAML (``model:`` and ``data:`` may be left out), or what was read from one.
+        tokenizer: the policy's (a folder, a hub name, or a tokenizer). It cuts the prompt off where
+            OpenRLHF's decoding changed it, and takes special tokens out of responses.
+        label: the column that OpenRLHF's labels (``--data.label_key``) are. A label that is a
+            mapping gives a column a key instead.
+        weights: the ``weights.db`` whose live weights are used, as ``verl-reward serve --state``
+            offers it over HTTP.
+        overrides: ``key=value`` that win over the YAML's.
+
+    Raises:
+        ConfigError: the config cannot be used, or asks by name for something that OpenRLHF cannot
+            carry.
+    """
+    rewards = fitted(read_rewards(source, overrides).train, http=False)
+    return OpenRlhfReward(
+        rewards, Texts(tokenizer), label, None if weights is None else Path(weights)
+    )
+
+
+def fitted(rewards: RewardsConfig, *, http: bool) -> RewardsConfig:
+    """`rewards` as OpenRLHF can carry it; what was replaced is logged."""
+    refuse_nodes(rewards, TRAINER)
+    engine = RewardEngine.from_config(rewards)
+    try:
+        found, notes = fit(rewards, engine, http=http)
+    finally:
+        engine.close()
+    say(TRAINER, notes)
+    return found
+
+
+class OpenRlhfReward:
+    """Scores queries.
+
+    Args:
+        rewards: what by; of `fit`.
+        texts: takes queries apart.
+        label: the column that labels are.
+        weights: the file of the live weights, or None.
+        engine: scores in place of one of its own, and is not closed with it.
+    """
+
+    def __init__(
+        self,
+        rewards: RewardsConfig,
+        texts: Texts,
+        label: str,
+        weights: Path | None = None,
+        *,
+        engine: RewardEngine | None = None,
+    ) -> None:
+        self.rewards, self.texts, self.label, self.weights = rewards, texts, label, weights
+        self._engine = engine
+        self._owns = engine is None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenRlhfReward, (self.rewards, self.texts, self.label, self.weights)
+
+    def __call__(
+        self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any], **_: Any
+    ) -> Answer:
+        """One reward a query.
+
+        Args:
+            queries: B texts, each its prompt and the response.
+            prompts: B texts.
+            labels: B labels of the data set.
+
+        Raises:
+            RewardError: a row has no reward, or its response cannot be found.
+        """
+        engine = self.engine()
+        return self._answer(engine.score(self._batch(engine, queries, prompts, labels)))
+
+    async def answer(
+        self, queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]
+    ) -> Answer:
+        """The same for a coroutine."""
+        import asyncio
+
+        engine = await asyncio.to_thread(self.engine)
+        batch = await asyncio.to_thread(self._batch, engine, queries, prompts, labels)
+        return self._answer(await engine.ascore(batch))
+
+    def engine(self) -> RewardEngine:
+        """What scores, loaded."""
+        with self._lock:
+            if self._engine is None:
+                if self.weights is not None:
+                    self.weights.parent.mkdir(parents=True, exist_ok=True)
+                self._engine = RewardEngine.from_config(
+                    self.rewards, store_path=self.weights, store_shared=True
+                )
+            self.texts.load()
+            self._engine.setup()
+            if self._engine.store is not None:
+                self._engine.store.refresh()  # another process may have changed the weights
+            return self._engine
+
+    def close(self) -> None:
+        """Release the providers, where they are its own."""
+        with self._lock:
+            engine, self._engine = self._engine, None if self._owns else self._engine
+        if engine is not None and self._owns:
+            engine.close()
+
+    def _batch(
+        self,
+        engine: RewardEngine,
+        queries: Sequence[str],
+        prompts: Sequence[str],
+        labels: Sequence[Any],
+    ) -> RewardBatch:
+        n = len(queries)
+        for name, given in (("prompts", prompts), ("labels", labels)):
+            if len(given) != n:
+                raise ContractError(
+                    f"{name} has a wrong length", provider=TRAINER, value=len(given), bound=n
+                )
+        pairs = zip(queries, prompts, strict=True)
+        raw = [self.texts.response_of(query, prompt, i) for i, (query, prompt) in enumerate(pairs)]
+        return RewardBatch(
+            sample_ids=[str(i) for i in range(n)],
+            prompts=prompts,
+            responses=[self.texts.clean(text) for text in raw],
+            responses_raw=raw,
+            finish_reason=[self.texts.finish_reason(text) for text in raw],
+            columns=self._columns(engine, labels),
+            training=True,
+        )
+
+    def _answer(self, table: RewardTable) -> Answer:
+        """A table as OpenRLHF reads it; the names under ``extra_logs`` are the same for all rows.
+
+        Raises:
+            RewardError: a row is masked or skipped, or would be masked by the config as OpenRLHF
+                carries it (an engine that was handed over serves the config as it is written).
+        """
+        dead = np.isnan(table.fused) | table.skip
+        for mount in self.rewards.mounts:
+            if not mount.is_gate and mount.missing == "mask" and table.weights[mount.name] > 0.0:
+                dead |= table.columns[mount.name].codes == ABSTAINED
+        if dead.any():
+            row = int(np.flatnonzero(dead)[0])
+            skipped = "a gate keeps it out of the update" if table.skip[row] else None
+            why = table.mask_reason[row] or skipped or "a mount abstained"
+            notes = [
+                f"{name}: {c.notes[row]}" for name, c in table.columns.items() if row in c.notes
+            ]
+            said = "; ".join([why, *notes])
+            raise RewardError(f"row {row} has no reward, and OpenRLHF cannot leave it out: {said}")
+        rewards = table.fused.tolist()
+        logs = {
+            f"reward/{name}": np.nan_to_num(part.contribution, nan=0.0).tolist()
+            for name, part in table.columns.items()
+        }
+        logs["weights_revision"] = [float(table.revision)] * len(rewards)
+        return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
+
+    def _columns(self, engine: RewardEngine, labels: Sequence[Any]) -> dict[str, list[Any]]:
+        if not any(isinstance(one, Mapping) for one in labels):
+            return {self.label: list(labels)}
+        rows = [one if isinstance(one, Mapping) else {self.label: one} for one in labels]
+        names = dict.fromkeys(name for row in rows for name in row)
+        for row, values in enumerate(rows):
+            for name in sorted(engine.reads & names.keys() - values.keys()):
+                raise ConfigError(
+                    f"row {row}: its label has no {name!r}, which a mount reads",
+                    hint=f"it has {', '.join(values) or 'nothing'}",
+                )
+        return {name: [row.get(name) for row in rows] for name in names}

@@ -1,0 +1,105 @@
+"""The rewards of a config over HTTP, as OpenRLHF asks for them.
+
+A server of its own for ``--reward.remote_url http://127.0.0.1:5000/get_reward``:
+
+    uvicorn.run(reward_app("run.yaml"), host="127.0.0.1", port=5000)
+
+or a route in an application that there is already, such as the control plane's: `reward_router`.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import JSONResponse, Response
+
+from verl_core.control.body import json_object
+from verl_core.control.problem import Problem, install_handlers, key_error
+from verl_core.integrations.fitting import read_rewards
+from verl_core.integrations.openrlhf import OpenRlhfReward, Source, fitted
+from verl_core.integrations.openrlhf_texts import Texts
+from verl_core.rewards.engine import RewardEngine
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+
+
+def reward_router(
+    source: Source,
+    *,
+    tokenizer: Any = None,
+    label: str = "ground_truth",
+    engine: RewardEngine | None = None,
+    path: str = "/get_reward",
+    overrides: Sequence[str] = (),
+) -> APIRouter:
+    """``POST {query, prompts, labels}``, as OpenRLHF sends it, in an application that is there.
+
+    Args:
+        engine: the one that serves `source` already, so that its live weights hold here too;
+            without it one is made.
+        path: the route's.
+        Others as in `reward_function`.
+
+    Raises:
+        ConfigError: as `reward_function`; or no answer could be there within OpenRLHF's 180 s.
+    """
+    rewards = read_rewards(source, overrides).train
+    reward = OpenRlhfReward(fitted(rewards, http=True), Texts(tokenizer), label, engine=engine)
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        yield
+        await to_thread(reward.close)
+
+    router = APIRouter(tags=["openrlhf"], lifespan=lifespan)
+
+    @router.post(path, name="openrlhf_reward")
+    async def get_reward(request: Request) -> Response:
+        """Rewards for OpenRLHF: a query is a prompt with the response behind it.
+
+        Each request is scored under a lease of its own. An answer of 503 is one that OpenRLHF asks
+        for again, up to five times.
+        """
+        body = await json_object(request)
+        queries, prompts, labels = _fields(body)
+        try:
+            return JSONResponse(await reward.answer(queries, prompts, labels))
+        except RewardError as error:
+            raise Problem(503, "no-reward", str(error), headers={"Retry-After": "1"}) from error
+        except (ConfigError, ContractError) as error:
+            raise Problem(422, "invalid-request", str(error)) from error
+
+    return router
+
+
+def reward_app(source: Source, **options: Any) -> FastAPI:
+    """An application with `reward_router` alone, for ``uvicorn``; `options` are the router's.
+
+    It knows no token and no host names: let it listen on 127.0.0.1, or behind something that does.
+    """
+    app = FastAPI(title="verl-reward for OpenRLHF", docs_url=None, redoc_url=None)
+    app.include_router(reward_router(source, **options))
+    install_handlers(app, "openrlhf")
+    return app
+
+
+def _fields(body: Mapping[str, Any]) -> tuple[list[str], list[str], list[Any]]:
+    queries, prompts, labels = body.get("query"), body.get("prompts"), body.get("labels")
+    errors = []
+    for key, value in (("query", queries), ("prompts", prompts)):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            errors.append(key_error(key, "expected a list of texts"))
+    if labels is None and isinstance(queries, list):
+        labels = [None] * len(queries)
+    if not isinstance(labels, list):
+        errors.append(key_error("labels", "expected a list"))
+    lists = [one for one in (queries, prompts, labels) if isinstance(one, list)]
+    if not errors and len({len(one) for one in lists}) > 1:
+        errors.append(key_error("query", "query, prompts and labels differ in length"))
+    if errors:
+        said = "; ".join(f"{error['key']}: {error['detail']}" for error in errors)
+        raise Problem(422, "invalid-request", said, errors=errors)
+    return lists[0], lists[1], lists[2]

@@ -1,0 +1,96 @@
+"""OpenRLHF's texts: a query is the prompt with the response behind it, special tokens and all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from verl_reward_sdk.errors import RewardError
+
+#: How a special token at the end of a text looks, where no tokenizer says which there are.
+_LIKELY_END = re.compile(
+    r"(?:<\|[^<>|\s]{1,40}\|>|<｜[^<>｜]{1,40}｜>|</?s>|<(?:eos|bos|pad|end_of_turn)>|\[PAD\])\Z"
+)
+#: A prompt that was cut at its beginning is known by an end of at least so many characters.
+_LEAST_END = 16
+
+
+class Texts:
+    """Takes queries apart.
+
+    OpenRLHF encodes the prompt, cuts it at its beginning where it is too long, and decodes it with
+    the response behind it. Without a tokenizer only a prompt that stands there letter by letter can
+    be cut off, special tokens are known by their look (``<|im_end|>``, ``</s>``) and only at a
+    response's end, and nothing tells whether a response was cut off.
+
+    Args:
+        tokenizer: the policy's: a transformers tokenizer, or its folder or hub name, from which it
+            is loaded when it is first needed; or None.
+    """
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        self._given = tokenizer
+        self._special: re.Pattern[str] | None = None
+        self._ends: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Texts, (self._given,)
+
+    def load(self) -> None:
+        """Load the tokenizer. Does nothing where there is none, or the second time."""
+        if self._given is None or self._special is not None:
+            return
+        if isinstance(self._given, str | Path):
+            from transformers import AutoTokenizer
+
+            self._given = AutoTokenizer.from_pretrained(str(self._given))
+        tokens = sorted(set(self._given.all_special_tokens), key=len, reverse=True)
+        self._ends = tuple(tokens)
+        self._special = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+
+    def response_of(self, query: str, prompt: str, row: int) -> str:
+        """The response in a query, special tokens and all.
+
+        Raises:
+            RewardError: the query does not begin with the prompt, in no form that is known.
+        """
+        if query.startswith(prompt):
+            return query[len(prompt) :]
+        hint = "OpenRLHF decodes the prompt's tokens, which may change the text: give the tokenizer"
+        if self._given is not None:
+            ids = self._given(text=prompt, add_special_tokens=False)["input_ids"]
+            text = self._given.decode(ids, skip_special_tokens=False)
+            if query.startswith(text):
+                return query[len(text) :]
+            end = _cut(text, query)
+            if end is not None:
+                return query[end:]
+            hint = "the tokenizer does not write the prompt like this either"
+        raise RewardError(
+            f"row {row}: the query does not begin with its prompt, so that nobody knows where its"
+            f" response begins: {query[:60]!r} against {prompt[:60]!r} ({hint})"
+        )
+
+    def clean(self, raw: str) -> str:
+        """A response without special tokens."""
+        if self._special is not None:
+            return self._special.sub("", raw)
+        while (end := _LIKELY_END.search(raw)) is not None:
+            raw = raw[: end.start()]
+        return raw
+
+    def finish_reason(self, raw: str) -> str:
+        """``stop``, or ``length`` for a response that no special token ends."""
+        return "stop" if not self._ends or raw.endswith(self._ends) else "length"
+
+
+def _cut(prompt: str, query: str) -> int | None:
+    """How long the end of `prompt` is with which `query` begins; None where that is none."""
+    begin = query[:_LEAST_END]
+    place = prompt.find(begin) if len(begin) == _LEAST_END else -1
+    while place >= 0:
+        if query.startswith(prompt[place:]):
+            return len(prompt) - place
+        place = prompt.find(begin, place + 1)
+    return None

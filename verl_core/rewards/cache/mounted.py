@@ -1,0 +1,125 @@
+"""The cache of one mount: which of its rows are known, for the generation that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from verl_core.config.mount import CacheConfig
+from verl_core.rewards.answer import Answer
+from verl_core.rewards.cache.cache import RowCache, Split
+from verl_core.rewards.cache.keys import asset_digests, cache_scope, code_version
+from verl_core.rewards.raised import told
+from verl_reward_sdk.batch import RewardBatch
+from verl_reward_sdk.errors import ConfigError, ProviderError
+from verl_reward_sdk.provider import RewardProvider
+
+
+class MountCache:
+    """A `RowCache` and the scope of the generation that is asked.
+
+    Args:
+        config: the mount's `cache`.
+        provider: an instance, whose class, config and assets tell rows of one scope from another's.
+        plugin: the plugin's name.
+        dist: the distribution that brings it, with its version.
+        base_dir: what a relative path counts from.
+        path: the mount's YAML path, for errors.
+
+    Raises:
+        ConfigError: the scores of this provider must not be cached.
+    """
+
+    def __init__(
+        self,
+        config: CacheConfig,
+        provider: RewardProvider[Any],
+        *,
+        plugin: str,
+        dist: str,
+        base_dir: Path,
+        path: str,
+    ) -> None:
+        who = type(provider)
+        why = None
+        if provider.scope != "row":
+            why = f"{who.__name__} scores whole groups, and what is cached is one row's score"
+        elif who.state is not RewardProvider.state:
+            why = f"{who.__name__} learns while it runs, so that a score of before is none of now"
+        if why is not None:
+            raise ConfigError(why, path=f"{path}.cache", hint="leave cache: out")
+        self._config = config
+        self._provider = provider
+        self._plugin = plugin
+        self._dist = dist
+        self._file = None if config.path is None else base_dir.absolute() / config.path
+        self._path = path
+        self._rows: RowCache | None = None
+        self._scope = b""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a look into it may wait for a disk."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open its file, and note which generation is asked from now on.
+
+        Raises:
+            ConfigError: the file cannot be opened; the provider's config cannot be keyed.
+        """
+        self._scope = cache_scope(
+            provider=self._plugin,
+            code=code_version(type(self._provider), self._dist),
+            config=self._settings(),
+            generation=asset_digests(self._provider.assets()),
+            path=self._path,
+        )
+        if self._rows is None:
+            try:
+                self._rows = RowCache(self._config.rows, self._file)
+            except ConfigError as error:
+                raise error.with_location(path=f"{self._path}.cache.path") from error
+
+    def _settings(self) -> Any:
+        try:
+            return self._provider.config.model_dump(mode="json")
+        except Exception as error:
+            raise ConfigError(
+                f"its scores cannot be cached: its config cannot be written ({told(error)})",
+                path=f"{self._path}.cache",
+                hint="leave cache: out",
+            ) from error
+
+    def split(self, batch: RewardBatch) -> Split:
+        """What is known of `batch`, which holds the columns that the provider sees."""
+        if self._rows is None:
+            raise ProviderError("the mount was not set up, or is closed")
+        return self._rows.split(batch, self._scope, tokens=self._provider.token_scores)
+
+    def joined(self, split: Split, fresh: Answer | None) -> Answer:
+        """Keep the `fresh` answer about the rows that were asked, and put it to what is known."""
+        tokens = None if fresh is None else fresh.token_scores
+        if fresh is not None and self._rows is not None:
+            self._rows.put(split, fresh, tokens)
+        answer, rows = split.joined(fresh, tokens)
+        answer.token_scores = rows
+        return answer
+
+    def describe(self) -> dict[str, Any] | None:
+        """``{rows, hits, hit_rate, kept}`` since it was opened; None before that."""
+        if self._rows is None:
+            return None
+        figures = self._rows.figures()
+        return {
+            "rows": figures.rows,
+            "hits": figures.hits,
+            "hit_rate": figures.hits / figures.rows if figures.rows else 0.0,
+            "kept": figures.kept,
+        }
+
+    def close(self) -> None:
+        """Close its file, or let go of its rows."""
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.close()

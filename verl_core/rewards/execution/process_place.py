@@ -1,0 +1,294 @@
+"""One worker's place in an `execution: process` mount: a thread that starts a process, gives it
+calls, and replaces it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from concurrent.futures import Future
+from multiprocessing.connection import wait
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from verl_core.rewards.execution.call import Call
+from verl_core.rewards.execution.process_child import Child
+from verl_core.rewards.execution.process_wire import pack_batch, unpack
+from verl_core.rewards.execution.slots import Slot, Ticket
+from verl_core.rewards.raised import told
+from verl_reward_sdk.errors import (
+    ContractError,
+    ProviderError,
+    ProviderTimeout,
+    VerlRewardError,
+)
+
+if TYPE_CHECKING:
+    from verl_core.rewards.execution.process import ProcessRunner
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.5, 30.0
+
+
+class Place:
+    """A place for one worker at a time.
+
+    Args:
+        runner: whose calls it takes; its lock guards all public attributes.
+        number: of the place, for the thread's name.
+    """
+
+    def __init__(self, runner: ProcessRunner, number: int) -> None:
+        self._runner = runner
+        self._number = number
+        self.thread: threading.Thread | None = None
+        self.child: Child | None = None
+        self.call: Call | None = None
+        self.down = False
+        self.retry_at = 0.0
+        self.reason = ""
+        self.starts = 0  # workers that were set up here
+        self._failures = 0  # starts in a row that came to nothing
+        self._attempt: Future[None] = Future()
+        self._pipe: tuple[int, int] | None = None
+        self._ticket: Ticket | None = None
+
+    # -- from any thread; the lock is held ---------------------------------------------------------
+
+    def start(self) -> Future[None]:
+        """Begin, or begin again at once; ends when the worker is set up or has failed."""
+        if self.thread is None:
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+            name = f"reward-{self._runner.name}-{self._number}"
+            self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self.thread.start()
+        elif self.down:
+            self.down, self.retry_at = False, 0.0
+            self._attempt = Future()
+            self.wake()
+        return self._attempt
+
+    def ask(self) -> None:
+        """There is a call in line."""
+        if self.thread is None or (self.down and self.retry_at <= monotonic()):
+            self.start()
+        elif self.call is None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look round."""
+        if self._pipe is not None:
+            with contextlib.suppress(BlockingIOError):  # it has been woken often enough
+                os.write(self._pipe[1], b"\0")
+
+    # -- its thread's life -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._may_start():
+                child = self._start()
+                if child is not None:
+                    self._serve(child)
+        finally:
+            with self._runner.lock:
+                assert self._pipe is not None  # made by `start`
+                ends, self._pipe, self.thread = self._pipe, None, None
+                for end in ends:
+                    os.close(end)
+                if not self._attempt.done():
+                    self._attempt.set_exception(ProviderError("the mount was closed"))
+
+    def _may_start(self) -> bool:
+        """Wait until a process is wanted; False once the mount is closed."""
+        while True:
+            with self._runner.lock:
+                if self._runner.closed:
+                    return False
+                if not self.down:
+                    return True
+            self._sleep()
+
+    def _sleep(self) -> None:
+        """Until `wake`."""
+        assert self._pipe is not None  # this thread closes it
+        wait([self._pipe[0]])
+        self._rest()
+
+    def _rest(self) -> None:
+        """Forget that somebody called `wake`."""
+        assert self._pipe is not None  # this thread closes it
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._pipe[0], 4096)
+
+    def _start(self) -> Child | None:
+        """A worker that is set up; None where it could not be."""
+        try:
+            child = Child(self._runner.name, self._runner.secrets)
+        except OSError as error:
+            self._failed(ProviderError(f"no process can be started: {told(error)}"))
+            return None
+        with self._runner.lock:
+            self._runner.children.add(child)
+        failure = self._set_up(child)
+        if failure is not None:
+            self._failed(failure)
+            return None
+        self._ready(child)
+        return child
+
+    def _set_up(self, child: Child) -> Exception | None:
+        """Have it build its provider; what went wrong, where something did: then it has ended."""
+        until = monotonic() + self._runner.setup_timeout
+        try:
+            child.send(self._runner.recipe)
+            frame = child.receive(until, lambda: self._runner.closed)
+            if frame is None:
+                self._end(child)
+                seconds = f"{self._runner.setup_timeout:g} s"
+                return ProviderTimeout(f"its worker was not set up within {seconds}: it was killed")
+            unpack(frame)
+        except (EOFError, OSError):
+            return ProviderError(f"{self._end(child, dying=True)} while it was set up")
+        except ValueError as error:
+            self._end(child)
+            return ProviderError(str(error))
+        except VerlRewardError as error:
+            self._end(child)
+            return error
+        return None
+
+    def _ready(self, child: Child) -> None:
+        with self._runner.lock:
+            self.child = child
+            self.starts += 1
+            self.reason = ""
+            if not self._attempt.done():
+                self._attempt.set_result(None)
+
+    def _failed(self, error: Exception) -> None:
+        """Stay down for a while: longer after each start that comes to nothing."""
+        pause = min(_MAX_PAUSE_SECONDS, _PAUSE_SECONDS * 2.0 ** min(self._failures, 10))
+        with self._runner.lock:
+            self._failures += 1
+            self.down, self.retry_at, self.reason = True, monotonic() + pause, str(error)
+            self._runner.give_up_waiting()
+            if not self._attempt.done():
+                self._attempt.set_exception(error)
+
+    def _end(self, child: Child, *, dying: bool = False) -> str:
+        """Kill and reap it; how it ended."""
+        said = child.end(dying=dying)
+        with self._runner.lock:
+            self.child = None
+            self._runner.children.discard(child)
+        return said
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def _serve(self, child: Child) -> None:
+        """Give it calls, as long as it lives and the mount is open."""
+        while True:
+            call, slot = self._next()
+            if call is not None:
+                try:
+                    alive = self._execute(child, call)
+                finally:
+                    if slot is not None:
+                        slot.release()
+                    with self._runner.lock:
+                        self.call = None
+                if not alive:
+                    return
+                continue
+            if self._runner.closed:
+                self._leave()
+                child.close(_CLOSE_SECONDS)
+                self._end(child)
+                return
+            assert self._pipe is not None  # this thread closes it
+            pause = None if self._ticket is None else self._ticket.pause
+            if child.wait(pause, self._pipe[0]):
+                self._leave()
+                self._died_idle(self._end(child, dying=True))
+                return
+            self._rest()
+
+    def _next(self) -> tuple[Call | None, Slot | None]:
+        """The next call, begun, and its host's slot; neither where there is nothing to do yet."""
+        slot = self._slot()
+        with self._runner.lock:
+            if self._runner.slots is None or slot is not None:
+                while self._runner.queue:
+                    call = self._runner.queue.popleft()
+                    if call.begin():
+                        self.call = call
+                        return call, slot
+        if slot is not None:
+            slot.release()
+        return None, None
+
+    def _slot(self) -> Slot | None:
+        """A slot of the host, where there is a call for it; this thread stands in line for it."""
+        if self._runner.slots is None:
+            return None
+        if not self._runner.queue:
+            self._leave()
+            return None
+        if self._ticket is None:
+            self._ticket = self._runner.slots.line_up(self._wake_safely)
+        slot = self._ticket.take()
+        if slot is not None:
+            self._ticket = None
+        return slot
+
+    def _leave(self) -> None:
+        if self._ticket is not None:
+            self._ticket.leave()
+            self._ticket = None
+
+    def _wake_safely(self) -> None:
+        with self._runner.lock:
+            self.wake()
+
+    def _execute(self, child: Child, call: Call) -> bool:
+        """One call, to its end; whether the worker lives on."""
+        assert call.started is not None  # begun
+        try:
+            frame = pack_batch(call.batch)
+        except ProviderError as error:
+            call.fail(error)
+            return True
+        try:
+            child.send(frame)
+            answer = child.receive(call.started + self._runner.limits.timeout)
+            if answer is None:
+                call.fail(self._runner.too_late())
+                self._end(child)
+                return False
+            result = unpack(answer)
+        except (EOFError, OSError):
+            call.fail(ProviderError(self._end(child, dying=True)))
+            return False
+        except ValueError as error:
+            self._end(child)
+            call.fail(ContractError(str(error), provider=self._runner.name, bound="an answer"))
+            return False
+        except VerlRewardError as error:
+            call.fail(error)
+        else:
+            call.succeed(result)
+        self._failures = 0
+        return True
+
+    def _died_idle(self, said: str) -> None:
+        """Nobody asked anything of it: replaced at once, but not again and again."""
+        logger.warning("mount %s: %s while it was idle", self._runner.name, said)
+        if self._failures == 0:
+            self._failures = 1
+            return
+        self._failed(ProviderError(f"{said} while it was idle"))

@@ -1,0 +1,63 @@
+"""One mount's answers on the slices of a step, laid into one answer on all rows as they come."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verl_core.rewards.answer import Answer, Bools
+from verl_core.rewards.mount import Rows
+
+
+class JoinedAnswer:
+    """Of n rows; a row on which no slice has answered is as one that was not asked.
+
+    `whole` is the answer so far. Its seconds are those of all calls together, its error that of
+    the first slice, in the order of rows, which has one.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.whole = Answer.unasked(n)
+        self._error_at = n
+
+    def take(self, answer: Answer, rows: Rows, unsure: Bools | None) -> None:
+        """Lay in a slice.
+
+        Args:
+            answer: on all n rows, of which those of the slice count.
+            rows: of the slice, ascending.
+            unsure: (len(rows),) bool, rows whose condition had no answer, or None.
+        """
+        whole, n = self.whole, len(self.whole.scores)
+        whole.scores[rows] = answer.scores[rows]
+        whole.codes[rows] = answer.codes[rows]
+        if answer.words is not None:
+            if whole.words is None:
+                whole.words = np.zeros(n, dtype=np.int8)
+            whole.words[rows] = answer.words[rows]
+        whole.reasons.update(answer.reasons)
+        extras = dict(whole.extras)
+        for name, values in answer.extras.items():
+            column = extras.setdefault(name, np.full(n, np.nan))
+            column[rows] = values[rows]
+        whole.extras = extras
+        if answer.token_scores is not None:
+            entries = list(whole.token_scores or [None] * n)
+            for row in rows.tolist():
+                entries[row] = answer.token_scores[row]
+            whole.token_scores = entries
+        if unsure is not None:
+            if whole.unsure is None:
+                whole.unsure = np.zeros(n, dtype=bool)
+            whole.unsure[rows] = unsure
+        whole.seconds += answer.seconds
+        whole.asked += answer.asked
+        if answer.hits is not None:
+            whole.hits = (whole.hits or 0) + answer.hits
+        if answer.error is not None and rows[0] < self._error_at:
+            whole.error, self._error_at = answer.error, int(rows[0])
+
+    def of_rows(self, rows: Rows) -> Answer:
+        """What conditions read of these rows: scores, codes and words."""
+        whole = self.whole
+        words = None if whole.words is None else whole.words[rows]
+        return Answer(whole.scores[rows], whole.codes[rows], words)
