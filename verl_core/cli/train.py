@@ -132,11 +132,9 @@ def _train(
     # Only now, since these import torch, which takes seconds.
     from verl_core.trainer import jsonl
     from verl_core.trainer.finish import finish, note_failure
-    from verl_core.trainer.memory import keep_large_blocks_apart
     from verl_core.trainer.setup import Session
     from verl_core.trainer.train import train
 
-    keep_large_blocks_apart()
     session = Session(cfg, resume=resume, plain=plain, checked=checked)
     with session as run:
         if run.first_step > 1:

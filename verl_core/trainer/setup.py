@@ -27,6 +27,7 @@ from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.display import Display, make_display
 from verl_core.trainer.encoding import encode_prompts
 from verl_core.trainer.evaluate import Evaluator
+from verl_core.trainer.memory import keep_large_blocks_apart
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.model_source import ModelSource, resolve_model
 from verl_core.trainer.near import near
@@ -231,6 +232,7 @@ class Session:
         if checked.pipeline.has("gae"):
             name = cfg.model.critic or cfg.model.path
             critic = resolve_model(name, base_dir=cfg.base_dir, say=display.say)
+        keep_large_blocks_apart()  # not before: converting a model lives on blocks used again
         checked.models.load(
             policy,
             critic=critic,
