@@ -3,6 +3,7 @@ message that names the place and the nearest right thing, and exit code 2."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -275,11 +276,9 @@ def test_a_taken_port_that_nobody_wrote_is_told_as_the_default_without_a_line(pr
     project.put("server: {port: 0}\n", "")
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with contextlib.suppress(OSError):  # somebody else's, which is as good
             taken.bind(("127.0.0.1", 8000))
             taken.listen()
-        except OSError:  # somebody else's, which is as good
-            pass
         message = project.refused()
     assert message.startswith("error: run.yaml: server.port (default 8000): port 8000 on 127.0.0.1")
 

@@ -196,6 +196,7 @@ def test_a_tidied_runtime_folder_is_made_again(slots, tmp_path):
         path.unlink()
     ours.folder.rmdir()
     ours.acquire(5.0).release()
+    assert ours.folder.is_dir()
 
 
 def test_a_folder_that_cannot_be_used_is_a_config_error(tmp_path):
