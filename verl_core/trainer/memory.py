@@ -23,7 +23,7 @@ def keep_large_blocks_apart() -> bool:
 
     Left alone, glibc raises that bound to 32 MiB as it goes, and lays tensors of all sizes into
     heaps whose holes then fit nothing: a CPU run's resident size creeps up by some 0.2 GB more.
-    Call it before the first model is loaded, but behind a conversion, which it slows five times.
+    Call it before the first model is loaded, but behind a conversion, whose blocks live briefly.
 
     Returns:
         Whether the C library has such a call, and took it.

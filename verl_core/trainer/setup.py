@@ -232,7 +232,7 @@ class Session:
         if checked.pipeline.has("gae"):
             name = cfg.model.critic or cfg.model.path
             critic = resolve_model(name, base_dir=cfg.base_dir, say=display.say)
-        keep_large_blocks_apart()  # not before: converting a model lives on blocks used again
+        keep_large_blocks_apart()  # not before: a conversion uses its blocks again
         checked.models.load(
             policy,
             critic=critic,
