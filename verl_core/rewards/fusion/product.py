@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +23,8 @@ class Product:
       without that mount, so that the weights of the rest are divided by a smaller sum. A product of
       no mount is 0, the value of a reward that is not there.
 
-    The product is taken as a sum of logarithms, so that many small factors do not underflow.
+    The product is taken as a sum of logarithms, so that many small factors do not underflow; a score
+    of 0 makes it 0 however small its weight.
     """
 
     name = "product"
@@ -56,44 +56,34 @@ class Product:
         Raises:
             ContractError: a score lies outside [0, 1] (``on_error: {default: x}`` can bring one).
         """
+        weighed = np.flatnonzero(weights)
         contributions = np.zeros(scores.shape)
-        parts = shares(weights)
-        weighed = np.flatnonzero(parts)
         if not len(weighed):
             return Fused(np.zeros(len(scores)), contributions)
         _refuse_outside(scores, present, weighed)
-        logs = [_logs(scores[:, m], present[:, m], parts[m]) for m in weighed]
-        after = _sums_from_the_right(logs)
-        others = present[:, weighed].sum(axis=1)
-        values = np.where(others > 0, np.exp(after[0]), 0.0)
-        before = np.zeros(len(scores))
+        here = present[:, weighed]
+        factors = np.where(here, scores[:, weighed], 1.0)
+        zeros = factors == 0.0
+        # The logarithm of 0 would turn an exponent that underflowed to 0 into NaN: zeros apart.
+        logs = np.log(np.where(zeros, 1.0, factors))
+        count, zero_count = here.sum(axis=1), zeros.sum(axis=1)
+        values = _product(logs, weights[weighed])
+        values[(count == 0) | (zero_count > 0)] = 0.0
         for place, mount in enumerate(weighed):
-            here = present[:, mount]
-            rest = math.fsum(parts[m] for m in weighed if m != mount) or 1.0
-            without = np.exp((before + after[place + 1]) / rest)
-            without[others == here] = 0.0  # no other mount is left
-            contributions[:, mount] = np.where(here, values - without, 0.0)
-            before = before + logs[place]
+            others = np.where(np.arange(len(weighed)) == place, 0.0, weights[weighed])
+            without = _product(logs, others)
+            without[(count == here[:, place]) | (zero_count > zeros[:, place])] = 0.0
+            contributions[:, mount] = np.where(here[:, place], values - without, 0.0)
         return Fused(values, contributions)
 
 
-def _logs(scores: Floats, present: Bools, exponent: float) -> Floats:
-    """(B,) log(score ** exponent): -inf for a score of 0, and 0 where the mount adds nothing."""
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.where(present, scores, 1.0))
-    logs *= exponent
-    return logs
-
-
-def _sums_from_the_right(columns: Sequence[Floats]) -> list[Floats]:
-    """Of n columns the n + 1 sums of columns[i:], the last of them 0.
-
-    Sums from both ends give "all but one" without a subtraction, which -inf would not survive.
-    """
-    sums = [np.zeros(len(columns[0]))]
-    for column in reversed(columns):
-        sums.append(column + sums[-1])
-    return sums[::-1]
+def _product(logs: Floats, weights: Floats) -> Floats:
+    """(B,) Π scoreᵢ^(wᵢ / Σ w), column by column: a row's bits do not hang on its place."""
+    total = np.zeros(len(logs))
+    for column, part in enumerate(shares(weights)):
+        if part:
+            total += part * logs[:, column]
+    return np.exp(total)
 
 
 def _refuse_outside(scores: Floats, present: Bools, weighed: npt.NDArray[np.int64]) -> None:
