@@ -276,6 +276,18 @@ def test_plain_lines_say_that_a_run_was_asked_to_stop() -> None:
     assert target.getvalue() == "stopping ...\n"
 
 
+@pytest.mark.parametrize(
+    ("flat", "said"), [(4.0, "update none: answers to a prompt scored alike"), (0.0, "update none")]
+)
+def test_a_step_that_trained_on_nothing_says_so_and_names_no_speed(flat: float, said: str) -> None:
+    target = io.StringIO()
+    display = make_display("run", 3, console=Console(file=target, width=300), env={})
+    more = {"actor/trained_tokens": 0.0, "reward/groups_flat": flat, "response/length_mean": 9.0}
+    display.step(1, figures(1, **more))
+    assert f"{said}  length 9.0" in target.getvalue()
+    assert "tok/s" not in target.getvalue()
+
+
 KEYS = """
 import sys, termios
 from verl_core.trainer.display import make_display

@@ -178,7 +178,8 @@ def test_flat_groups_are_dropped_from_an_update_without_kl_and_entropy(flat_run,
     for line in read_jsonl(folder / "metrics.jsonl"):
         assert finite(line)
         assert line["reward/groups_flat"] == 2
-        assert not {"actor/loss", "actor/grad_norm"} & line.keys()
+        assert not {"actor/loss", "actor/grad_norm", "perf/update_tokens_per_s"} & line.keys()
+        assert line["actor/trained_tokens"] == 0
     assert same(*start_and_end(flat_run, folder))
 
 
@@ -187,6 +188,7 @@ def test_flat_groups_stay_in_the_update_where_the_loss_has_an_entropy_term(flat_
     (line,) = read_jsonl(folder / "metrics.jsonl")
     assert finite(line)
     assert line["actor/grad_norm"] > 0
+    assert line["actor/trained_tokens"] > 0
     assert line["actor/loss"] == pytest.approx(-0.1 * line["actor/entropy"], rel=1e-4)
     assert not same(*start_and_end(flat_run, folder))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from verl_core.control.problem import Problem, key_error
+from verl_core.control.problem import Problem, key_error, unchanged
 
 _LONGEST_INTEGER = 300  # digits; beyond 1.8e308 nothing is a weight
 
@@ -68,7 +68,7 @@ def _pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = [name for name, _ in pairs if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
         errors = [key_error(name, "it is given twice") for name in dict.fromkeys(twice)][:20]
         said = "; ".join(f"{error['key']}: {error['detail']}" for error in errors)
-        raise Problem(422, "duplicate-key", f"{said}. Nothing was changed.", errors=errors)
+        raise Problem(422, "duplicate-key", unchanged(said), errors=errors)
     return found
 
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from verl_core.control.problem import Problem
+from verl_core.control.problem import Problem, unchanged
 from verl_core.rewards.weight_rules import check_author, check_reason
 
 AUTHOR = "X-Verl-Author"
@@ -56,7 +56,7 @@ def _checked(name: str, check: Callable[[T], T], value: T) -> T:
 
 def _wrong(name: str, detail: str) -> Problem:
     errors = [{"parameter": name, "detail": detail}]
-    return Problem(422, "invalid-request", f"{name}: {detail}. Nothing was changed.", errors=errors)
+    return Problem(422, "invalid-request", unchanged(f"{name}: {detail}"), errors=errors)
 
 
 def expected_revisions(request: Request) -> frozenset[int] | None:

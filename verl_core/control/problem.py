@@ -93,7 +93,13 @@ def refused_weights(error: WeightError) -> Problem:
         for key, reason in error.reasons.items()
     ]
     said = "; ".join(f"{e['key']}: {e['detail']}" if e["key"] else e["detail"] for e in errors)
-    return Problem(422, "invalid-weights", f"{said}. Nothing was changed.", errors=errors)
+    return Problem(422, "invalid-weights", unchanged(said), errors=errors)
+
+
+def unchanged(reason: str) -> str:
+    """The detail of a refusal: `reason`, and that nothing was changed."""
+    stop = "" if reason.endswith((".", "?", "!")) else "."
+    return f"{reason}{stop} Nothing was changed."
 
 
 def _nearest(name: str | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ from verl_core.control.server import ControlServer
 from verl_core.dataflow import StepBatch
 from verl_core.rewards import Lease, StreamedScoring
 from verl_core.rewards.engine import RewardEngine
+from verl_core.trainer import series
 from verl_core.trainer.display import Display
 from verl_core.trainer.early import Early, early_mounts
 from verl_core.trainer.evaluate import Evaluator, prompt_text
@@ -139,10 +140,14 @@ class Run:
         )
 
     def with_throughput(self, batch: StepBatch) -> dict[str, float]:
-        """The step's figures, with response tokens a second and the peak of memory."""
+        """The step's figures, with response tokens a second and the peak of memory.
+
+        The update's speed is that of the tokens it trained on: none where no row had a gradient.
+        """
         metrics = batch.metrics
         tokens = float(batch["response_mask"].sum())
-        metrics["perf/update_tokens_per_s"] = tokens / max(metrics["timing_s/update"], 1e-9)
+        if trained := metrics.get(series.TRAINED_TOKENS):
+            metrics[series.UPDATE_SPEED] = trained / max(metrics["timing_s/update"], 1e-9)
         metrics["perf/tokens_per_s"] = tokens / max(metrics["timing_s/step"], 1e-9)
         metrics["perf/peak_rss_gb"] = peak_rss_gb()
         return metrics

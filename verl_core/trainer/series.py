@@ -16,6 +16,8 @@ LENGTH = "response/length_mean"
 TRUNCATED = "response/truncated"
 ROLLOUT_SPEED = "perf/rollout_tokens_per_s"
 UPDATE_SPEED = "perf/update_tokens_per_s"
+TRAINED_TOKENS = "actor/trained_tokens"
+FLAT_GROUPS = "reward/groups_flat"
 STEP_SECONDS = "timing_s/step"
 
 

@@ -23,8 +23,8 @@ class Product:
       without that mount, so that the weights of the rest are divided by a smaller sum. A product of
       no mount is 0, the value of a reward that is not there.
 
-    The product is taken as a sum of logarithms, so that many small factors do not underflow; a score
-    of 0 makes it 0 however small its weight.
+    The product is taken as a sum of logarithms, so that many small factors do not underflow.
+    A score of 0 makes the product 0, however small its weight.
     """
 
     name = "product"

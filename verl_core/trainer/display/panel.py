@@ -244,6 +244,9 @@ def _losses(progress: Progress) -> list[tuple[str, str]]:
     shown = [
         (label, f"{value:.3g}") for label, key in pairs if (value := progress.last(key)) is not None
     ]
+    if progress.last(series.TRAINED_TOKENS) == 0:
+        flat = bool(progress.last(series.FLAT_GROUPS))
+        shown.append(("update", "none: answers to a prompt scored alike" if flat else "none"))
     if (length := progress.last(series.LENGTH)) is not None:
         shown.append(("length", f"{length:.1f}"))
     if (cut := progress.last(series.TRUNCATED)) is not None:

@@ -22,6 +22,7 @@ from verl_core.trainer.losses.value import clipped_value_loss
 from verl_core.trainer.memory import release_free_memory
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.packing import TokenBatch, plan_micro_batches
+from verl_core.trainer.series import TRAINED_TOKENS
 
 #: The part of `loss_mask` and its like that belongs to some rows.
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -62,14 +63,17 @@ class UpdateNode(Node):
     def run(self, batch: StepBatch) -> Mapping[str, Any]:
         tokens = self.models.token_batch(batch.columns)
         figures: dict[str, list[float]] = defaultdict(list)
+        trained = 0.0
         for rows in self._mini_batches(batch):
             found = self._update_actor(batch, tokens, rows)
             if self.with_critic:
                 found |= self._update_critic(batch, tokens, rows)
+            trained += found.pop(TRAINED_TOKENS, 0.0)
             for name, value in found.items():
                 figures[name].append(value)
         batch.metrics.update({name: float(np.mean(values)) for name, values in figures.items()})
         batch.metrics["actor/lr"] = self.models.learning_rate()
+        batch.metrics[TRAINED_TOKENS] = trained
         return {}
 
     def _mini_batches(self, batch: StepBatch) -> list[Rows]:
@@ -100,7 +104,8 @@ class UpdateNode(Node):
             sums["actor/loss"] += float(loss.detach())
             for name, value in figures.items():
                 sums[name] += value / seen
-        return sums | {"actor/grad_norm": self.models.step_actor(batch.step)}
+        sums["actor/grad_norm"] = self.models.step_actor(batch.step)
+        return sums | {TRAINED_TOKENS: float(seen)}
 
     @staticmethod
     def _useful(batch: StepBatch, rows: Rows, *, plain: bool) -> Any:
