@@ -1,8 +1,10 @@
 """What the engine costs: alone, and from token ids to the fused reward beside TRL's own path.
 
-Every mount scores by the length of the response, which takes no time. TRL's path is its own
-`GRPOTrainer._calculate_rewards` with as many such functions, behind the same decoding; it needs an
-environment with TRL (constraints/trl.txt), and is left out elsewhere. For verl: verl_loop.py.
+Every mount scores by the length of the response, which takes no time. Our path decodes as our
+trainer does (`ResponseDecoder`: texts without, and with, special tokens). TRL's path is its own
+`GRPOTrainer._calculate_rewards` with as many such functions, behind the `batch_decode` that TRL
+calls; it needs an environment with TRL (constraints/trl.txt), and is left out elsewhere. For verl:
+verl_loop.py.
 
     python benchmarks/engine_overhead.py [--json] [--rows N] [--mounts M] [--model NAME]
 """
@@ -28,6 +30,7 @@ from turns import in_turns
 from verl_core.cli.errors import run as with_messages
 from verl_core.integrations.trl import reward_functions
 from verl_core.rewards import RewardEngine
+from verl_core.rewards.decoding import ResponseDecoder
 from verl_reward_sdk import RewardBatch
 
 #: Microseconds a row and mount; our path over TRL's.
@@ -63,21 +66,26 @@ def main(
         " in turn",
         figures,
         as_json=as_json,
-        notes=["The peer: TRL's GRPOTrainer._calculate_rewards behind the same batch_decode."]
+        notes=["The peer: TRL's GRPOTrainer._calculate_rewards behind its own batch_decode."]
         if has_peer
         else ["TRL is not installed here: no peer."],
     )
 
 
 class Decoder:
-    """The token ids, and how they become texts."""
+    """The token ids, and how they become texts in TRL and in our trainer."""
 
     def __init__(self, tokenizer: Any, ids: list[list[int]]) -> None:
         self.tokenizer, self.ids = tokenizer, ids
+        self._ours = ResponseDecoder(tokenizer)
 
-    def __call__(self) -> list[str]:
+    def trl(self) -> list[str]:
         texts: list[str] = self.tokenizer.batch_decode(self.ids, skip_special_tokens=True)
         return texts
+
+    def ours(self) -> tuple[list[str], list[str]]:
+        """``(responses, responses_raw)``."""
+        return self._ours.both(self.ids)
 
 
 class Bench:
@@ -97,15 +105,15 @@ class Bench:
         self.rewards = reward_functions(path)
         self.engine = RewardEngine.from_config(self.rewards.reward_funcs[0].scorer.plan.sets.train)
         self.engine.setup()
-        self.texts = decode()
-        self.batch = self.batch_of(self.texts)
+        self.batch = self.batch_of(*decode.ours())
 
-    def batch_of(self, texts: list[str]) -> RewardBatch:
+    def batch_of(self, texts: list[str], raw: list[str]) -> RewardBatch:
         """The rows as our trainer hands them to the engine."""
         return RewardBatch(
             sample_ids=[str(row) for row in range(self.rows)],
             prompts=[""] * self.rows,
             responses=texts,
+            responses_raw=raw,
             training=True,
         )
 
@@ -151,7 +159,7 @@ class Bench:
 
     def path(self) -> list[float]:
         """From token ids to the fused reward."""
-        fused: list[float] = self.engine.score(self.batch_of(self.decode())).fused.tolist()
+        fused: list[float] = self.engine.score(self.batch_of(*self.decode.ours())).fused.tolist()
         return fused
 
     def _check(self, own: Any, ours: Any) -> None:
@@ -190,7 +198,7 @@ class TrlPath:
             model=SimpleNamespace(training=True),
             _metrics=defaultdict(lambda: defaultdict(list)),
         )
-        completions = [[{"role": "assistant", "content": text}] for text in self.decode()]
+        completions = [[{"role": "assistant", "content": text}] for text in self.decode.trl()]
         prompts = [row["prompt"] for row in self.inputs]
         return self.calculate(trainer, self.inputs, prompts, completions, self.decode.ids)
 

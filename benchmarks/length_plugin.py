@@ -52,7 +52,8 @@ def write_run(path: Path, mounts: int) -> None:
 
 
 def token_ids(tokenizer: Any, rows: int, tokens: int) -> list[list[int]]:
-    """(rows, tokens): words in random order."""
+    """(rows, tokens): words in random order, and the end token, as a response has it."""
     draw, words = random.Random(0), WORDS.split()
     texts = [" ".join(draw.choices(words, k=tokens)) for _ in range(rows)]
-    return [tokenizer(text).input_ids[:tokens] for text in texts]
+    end = tokenizer.eos_token_id
+    return [[*tokenizer(text).input_ids[: tokens - 1], end] for text in texts]

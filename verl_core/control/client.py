@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from verl_core.control.token import TOKEN_VARIABLE
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 
 if TYPE_CHECKING:
     import httpx
 
 URL_VARIABLE = "VERL_REWARD_URL"
-TOKEN_VARIABLE = "VERL_REWARD_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 _WEIGHTS = "/api/v1/reward/weights"

@@ -11,7 +11,7 @@ import socket
 import sys
 import weakref
 
-from verl_core.control.state import TOKEN_VARIABLE
+from verl_core.control.token import TOKEN_VARIABLE
 from verl_reward_sdk.errors import ConfigError
 
 BACKLOG = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -114,65 +114,60 @@ def etag(revision: int) -> str:
 def install_handlers(app: FastAPI, run_id: str) -> None:
     """Answer every error of `app` with a problem document that carries `run_id`."""
 
-    async def problem(_: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return error.response(run_id=run_id)
+    def answer(kind: type[Exception], found: Callable[[Request, Any], Problem]) -> None:
+        async def handler(request: Request, error: Exception) -> Response:
+            return found(request, error).response(run_id=run_id)
 
-    async def weights(_: Request, error: Exception) -> Response:
-        assert isinstance(error, WeightError)
-        return refused_weights(error).response(run_id=run_id)
+        app.add_exception_handler(kind, handler)
 
-    async def stale(_: Request, error: Exception) -> Response:
-        assert isinstance(error, StaleRevision)
-        found = Problem(
-            412,
-            "stale-revision",
-            f"{error}. Nothing was changed: read the weights again, then decide.",
-            headers={"ETag": etag(error.current)},
-            revision=error.current,
-        )
-        return found.response(run_id=run_id)
+    answer(Problem, lambda _, error: error)
+    answer(WeightError, lambda _, error: refused_weights(error))
+    answer(StaleRevision, lambda _, error: _stale(error))
+    answer(StoreError, lambda _, error: _store_failed(error))
+    answer(StoreBusy, lambda _, error: _store_busy(error))
+    answer(RequestValidationError, lambda _, error: _invalid(error))
+    answer(HTTPException, _http)
+    answer(ClientDisconnect, lambda *_: Problem(400, "incomplete-body", "the client left"))
 
-    async def store(_: Request, error: Exception) -> Response:
-        logger.error("%s", error)
-        return Problem(500, "store-failed", str(error)).response(run_id=run_id)
 
-    async def busy(_: Request, error: Exception) -> Response:
-        headers = {"Retry-After": _RETRY_SECONDS}
-        return Problem(503, "store-busy", str(error), headers=headers).response(run_id=run_id)
+def _stale(error: StaleRevision) -> Problem:
+    return Problem(
+        412,
+        "stale-revision",
+        f"{error}. Nothing was changed: read the weights again, then decide.",
+        headers={"ETag": etag(error.current)},
+        revision=error.current,
+    )
 
-    async def validation(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        errors = [
-            {"parameter": str(found["loc"][-1]), "detail": str(found["msg"])}
-            for found in error.errors()
-        ]
-        said = "; ".join(f"{e['parameter']}: {e['detail']}" for e in errors)
-        return Problem(422, "invalid-request", said, errors=errors).response(run_id=run_id)
 
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        detail = str(error.detail)
-        if error.status_code == 404:
-            detail = f"there is nothing at {request.url.path}; /docs lists what there is"
-        if error.status_code == 405:
-            detail = f"{request.method} is not what {request.url.path} takes"
-        headers = dict(error.headers or {})
-        known = app.openapi()["paths"].get(request.url.path)
-        if error.status_code == 405 and known:  # Starlette names the first route's methods only
+def _store_failed(error: StoreError) -> Problem:
+    logger.error("%s", error)
+    return Problem(500, "store-failed", str(error))
+
+
+def _store_busy(error: StoreBusy) -> Problem:
+    return Problem(503, "store-busy", str(error), headers={"Retry-After": _RETRY_SECONDS})
+
+
+def _invalid(error: RequestValidationError) -> Problem:
+    errors = [
+        {"parameter": str(found["loc"][-1]), "detail": str(found["msg"])}
+        for found in error.errors()
+    ]
+    said = "; ".join(f"{e['parameter']}: {e['detail']}" for e in errors)
+    return Problem(422, "invalid-request", said, errors=errors)
+
+
+def _http(request: Request, error: HTTPException) -> Problem:
+    detail = str(error.detail)
+    headers = dict(error.headers or {})
+    if error.status_code == 404:
+        detail = f"there is nothing at {request.url.path}; /docs lists what there is"
+    if error.status_code == 405:
+        detail = f"{request.method} is not what {request.url.path} takes"
+        known = request.app.openapi()["paths"].get(request.url.path)
+        if known:  # Starlette names the first route's methods only
             methods = {method.upper() for method in known} | ({"HEAD"} if "get" in known else set())
             headers["Allow"] = ", ".join(sorted(methods))
-        kind = _KINDS.get(error.status_code, "http")
-        return Problem(error.status_code, kind, detail, headers=headers).response(run_id=run_id)
-
-    async def gone(_: Request, error: Exception) -> Response:
-        return Problem(400, "incomplete-body", "the client left").response(run_id=run_id)
-
-    app.add_exception_handler(Problem, problem)
-    app.add_exception_handler(WeightError, weights)
-    app.add_exception_handler(StaleRevision, stale)
-    app.add_exception_handler(StoreError, store)
-    app.add_exception_handler(StoreBusy, busy)
-    app.add_exception_handler(RequestValidationError, validation)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(ClientDisconnect, gone)
+    kind = _KINDS.get(error.status_code, "http")
+    return Problem(error.status_code, kind, detail, headers=headers)

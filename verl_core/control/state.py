@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from verl_reward_sdk.errors import ConfigError
+from verl_core.control.token import token_from_environment
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from verl_core.rewards.weights import WeightStore
-
-TOKEN_VARIABLE = "VERL_REWARD_TOKEN"
-
-
-def token_from_environment() -> str | None:
-    """The token that clients must show, or None where none is set.
-
-    Raises:
-        ConfigError: it cannot be sent in a header. The message does not repeat it.
-    """
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-        raise ConfigError(
-            f"{TOKEN_VARIABLE} has a character that an HTTP header cannot carry",
-            hint="use letters, digits and signs of ASCII, without spaces or line ends",
-        )
-    return token
 
 
 def _nothing() -> dict[str, Any]:

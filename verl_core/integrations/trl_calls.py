@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from verl_core.integrations.trl_rules import Trainer
-from verl_reward_sdk.batch import Message, Prompt, RewardBatch
+from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import RewardError
+from verl_reward_sdk.turns import Message, Prompt, last_turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class TrlCall:
         return RewardBatch(
             sample_ids=[f"{first}-{i}" for i in range(n)],
             prompts=self.prompts,
-            responses=[_last_turn(completion) for completion in self.completions],
+            responses=[last_turn(completion) for completion in self.completions],
             finish_reason=self._finish_reasons(),
             trajectories=self._trajectories(),
             columns=kept,
@@ -118,15 +119,6 @@ class TrlCall:
 
 def _messages(text: Prompt, role: str) -> Sequence[Message]:
     return [{"role": role, "content": text}] if isinstance(text, str) else text
-
-
-def _last_turn(completion: Prompt) -> str:
-    if isinstance(completion, str):
-        return completion
-    content = (completion[-1].get("content") or "") if completion else ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
 
 
 def _arrays(rows: Sequence[Sequence[int]]) -> list[np.ndarray[Any, np.dtype[np.int64]]]:

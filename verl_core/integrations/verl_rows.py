@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from verl_reward_sdk.batch import Prompt, RewardBatch
+from verl_core.rewards.decoding import ResponseDecoder
+from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, did_you_mean
+from verl_reward_sdk.turns import Prompt
 
 #: Dicts beside the columns in which a column that a mount reads may lie.
 _NESTED = ("extra_info", "reward_model", "tool_extra_fields")
 #: Columns that verl keeps under another name.
 _RENAMED = {"num_turns": "__num_turns__"}
-_PLAIN = {"clean_up_tokenization_spaces": False}
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class RowReader:
     """
 
     def __init__(self, tokenizer: Any, reads: Collection[str], limit: int | None) -> None:
-        self._tokenizer = tokenizer
+        self._decoder = ResponseDecoder(tokenizer)
         self._reads = sorted(reads)
         self._limit = limit
-        self._special = frozenset(tokenizer.all_special_ids)
+        self._ends = frozenset(tokenizer.all_special_ids)
         self._prefix = secrets.token_hex(4)
         self._count = itertools.count()
 
@@ -88,7 +89,7 @@ class RowReader:
         ids: list[int] = responses[-1, :length].tolist()
         prompt = plain(extra.get("raw_prompt"))
         step = extra.get("global_steps")
-        cut = self._limit is not None and length >= self._limit and ids[-1] not in self._special
+        cut = self._limit is not None and length >= self._limit and ids[-1] not in self._ends
         return Row(
             ids=ids,
             prompt=prompt,
@@ -102,13 +103,13 @@ class RowReader:
     def batch(self, rows: Sequence[Row], step: int | None) -> RewardBatch:
         """Decode rows into a batch. Nothing here waits, but long texts take their time."""
         ids = [row.ids for row in rows]
-        responses = self._decode(ids, skip_special_tokens=True)
+        responses, raw = self._decoder.both(ids)
         groups = [row.group for row in rows]
         return RewardBatch(
             sample_ids=[self._sample_id(row) for row in rows],
             prompts=self._prompts(rows),
             responses=responses,
-            responses_raw=self._raw(ids, responses),
+            responses_raw=raw,
             finish_reason=[row.finish_reason for row in rows],
             columns={name: [row.columns[name] for row in rows] for name in self._reads},
             group_ids=None if None in groups else groups,
@@ -118,27 +119,10 @@ class RowReader:
             training=True,  # verl does not say; a row of validation looks the same
         )
 
-    def _raw(self, ids: Sequence[list[int]], responses: Sequence[str]) -> list[str]:
-        """Texts with special tokens kept; only rows that have any are decoded again."""
-        raw = list(responses)
-        marked = [i for i, row in enumerate(ids) if not self._special.isdisjoint(row)]
-        texts = self._decode([ids[i] for i in marked], skip_special_tokens=False)
-        for i, text in zip(marked, texts, strict=True):
-            raw[i] = text
-        return raw
-
     def _prompts(self, rows: Sequence[Row]) -> list[Prompt]:
         bare = [row.prompt_ids for row in rows if row.prompt is None]
-        texts = iter(self._decode(bare, skip_special_tokens=True))
+        texts = iter(self._decoder.texts(bare))
         return [next(texts) if row.prompt is None else row.prompt for row in rows]
-
-    def _decode(self, ids: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
-        if not ids:
-            return []
-        texts: list[str] = self._tokenizer.batch_decode(
-            ids, skip_special_tokens=skip_special_tokens, **_PLAIN
-        )
-        return texts
 
     def _sample_id(self, row: Row) -> str:
         """Unique in a run: verl's padding repeats rows, and each worker counts for itself."""

@@ -1,4 +1,4 @@
-"""From prompts to token ids, and from sampled ids to text."""
+"""From prompts to token ids."""
 
 from __future__ import annotations
 
@@ -49,18 +49,6 @@ def encode_prompts(
     ids = [np.asarray(row, dtype=np.int64) for row in encoded]
     _check_lengths(ids, names, max_prompt_tokens, context, max_new_tokens)
     return ids
-
-
-def decode_responses(
-    tokenizer: Any, response_ids: Sequence[NDArray[np.int64]]
-) -> tuple[list[str], list[str]]:
-    """``(responses, responses_raw)``: texts without, and with, special tokens."""
-    rows = [row.tolist() for row in response_ids]
-    options = {"clean_up_tokenization_spaces": False}
-    return (
-        tokenizer.batch_decode(rows, skip_special_tokens=True, **options),
-        tokenizer.batch_decode(rows, skip_special_tokens=False, **options),
-    )
 
 
 def _render(tokenizer: Any, prompt: Prompt, name: str) -> str:

@@ -18,7 +18,7 @@ from verl_core.config.data import DataRow
 from verl_core.config.places import located
 from verl_core.config.problems import combined, raise_all
 from verl_core.control.listen import listen
-from verl_core.control.state import token_from_environment
+from verl_core.control.token import token_from_environment
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer.model_source import check_model

@@ -62,7 +62,8 @@ class Chat:
 
     def answer(self, prompt: Any, seed: int = 0) -> str:
         """The model's answer to a text or a list of messages."""
-        from verl_core.trainer.encoding import decode_responses, encode_prompts
+        from verl_core.rewards.decoding import ResponseDecoder
+        from verl_core.trainer.encoding import encode_prompts
 
         ids = encode_prompts(
             self.tokenizer,
@@ -74,7 +75,7 @@ class Chat:
         rollout = self.rollout.generate(
             ids, 1, seed=seed, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
-        return decode_responses(self.tokenizer, rollout.response_ids)[0][0]
+        return ResponseDecoder(self.tokenizer).text(rollout.response_ids[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

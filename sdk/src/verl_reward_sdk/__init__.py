@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from verl_reward_sdk.version import PLUGIN_API_VERSION, __version__
 
 if TYPE_CHECKING:
-    from verl_reward_sdk.batch import Message, Prompt, RewardBatch
+    from verl_reward_sdk.batch import RewardBatch
     from verl_reward_sdk.errors import (
         ConfigError,
         ContractError,
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
         RewardProvider,
     )
     from verl_reward_sdk.result import RewardResult, Severity
+    from verl_reward_sdk.turns import Message, Prompt
 
 _HOME = {
-    "batch": ("Message", "Prompt", "RewardBatch"),
+    "batch": ("RewardBatch",),
     "errors": (
         "ConfigError",
         "ContractError",
@@ -57,6 +58,7 @@ _HOME = {
     "protocols": ("CommandRegistry", "Fused", "FusionPolicy", "MountInfo", "RewardTableView"),
     "provider": ("AssetPath", "AsyncRewardProvider", "ProviderConfig", "RewardProvider"),
     "result": ("RewardResult", "Severity"),
+    "turns": ("Message", "Prompt"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

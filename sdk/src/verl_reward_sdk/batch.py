@@ -12,12 +12,17 @@ import numpy.typing as npt
 
 from verl_reward_sdk.errors import ContractError
 from verl_reward_sdk.rows import Rows, frozen, picked, uncopied
-
-Message = Mapping[str, Any]
-Prompt = str | Sequence[Message]
+from verl_reward_sdk.turns import (
+    Message,
+    Prompt,
+    as_messages,
+    as_text,
+    last_turn,
+    split_thinking,
+    without_thinking,
+)
 
 FINISH_REASONS = ("stop", "length", "abort", "tool_error")
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 T = TypeVar("T")
 
 _ROW_FIELDS = (
@@ -107,19 +112,17 @@ class RewardBatch:
     @property
     def prompt_text(self) -> tuple[str, ...]:
         """B texts: the prompt itself, or the contents of its messages joined by newlines."""
-        return self._view("prompt_text", lambda: map(_as_text, uncopied(self.prompts)))
+        return self._view("prompt_text", lambda: map(as_text, uncopied(self.prompts)))
 
     @property
     def prompt_messages(self) -> Sequence[Sequence[Message]]:
         """B lists of messages: a plain text is one user message. Reading a row gives a copy."""
-        return Rows(
-            self._view("prompt_messages", lambda: map(_as_messages, uncopied(self.prompts)))
-        )
+        return Rows(self._view("prompt_messages", lambda: map(as_messages, uncopied(self.prompts))))
 
     @property
     def thinking(self) -> tuple[str, ...]:
         """B texts: what stands before ``</think>`` (empty where there is none)."""
-        return self._view("thinking", lambda: (_split_thinking(r)[0] for r in self.responses_raw))
+        return self._view("thinking", lambda: (split_thinking(r)[0] for r in self.responses_raw))
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -129,7 +132,7 @@ class RewardBatch:
         answered.
         """
         return self._view(
-            "answer", lambda: map(_without_thinking, self.responses, self.responses_raw)
+            "answer", lambda: map(without_thinking, self.responses, self.responses_raw)
         )
 
     def _view(self, name: str, rows: Callable[[], Iterable[T]]) -> tuple[T, ...]:
@@ -265,7 +268,7 @@ class RewardBatch:
         return cls(
             sample_ids=[str(i) for i in range(n)],
             prompts=prompts,
-            responses=[_last_turn(completion) for completion in completions],
+            responses=[last_turn(completion) for completion in completions],
             response_ids=ids,
             columns=kept,
             training=True,
@@ -362,47 +365,3 @@ def _check_length(name: str, value: Any, n: int) -> None:
         raise ContractError(
             f"{name} has a wrong length", provider="batch", value=len(value), bound=f"{n} rows"
         )
-
-
-def _as_text(prompt: Prompt) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(_content(message) for message in prompt)
-
-
-def _as_messages(prompt: Prompt) -> list[Message]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-
-
-def _last_turn(completion: Prompt) -> str:
-    if isinstance(completion, str):
-        return completion
-    return _content(completion[-1]) if completion else ""
-
-
-def _content(message: Message) -> str:
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
-
-
-def _split_thinking(raw: str) -> tuple[str, str | None]:
-    """``(thinking, closing mark or None)``: None where the response does no thinking at all."""
-    if _THINK_CLOSE in raw:
-        return raw.split(_THINK_CLOSE, 1)[0].split(_THINK_OPEN, 1)[-1], _THINK_CLOSE
-    if _THINK_OPEN in raw:
-        return raw.split(_THINK_OPEN, 1)[1], _THINK_OPEN
-    return "", None
-
-
-def _without_thinking(response: str, raw: str) -> str:
-    mark = _split_thinking(raw)[1]
-    return response if mark is None else _after_thinking(response, mark)
-
-
-def _after_thinking(response: str, mark: str) -> str:
-    """The part of `response` behind the thinking that ends (or never ends) with `mark`."""
-    if mark == _THINK_OPEN:
-        return ""
-    return response.split(_THINK_CLOSE, 1)[-1].lstrip() if _THINK_CLOSE in response else response

@@ -15,7 +15,7 @@ from torch import Tensor
 from verl_core.dataflow import Node, StepBatch
 from verl_core.hybrid.rollout.base import Ended
 from verl_core.rewards import StreamedScoring
-from verl_core.trainer.encoding import decode_responses
+from verl_core.rewards.decoding import ResponseDecoder
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.prompts import PromptRow
 from verl_core.trainer.reward import reward_batch
@@ -152,6 +152,7 @@ class Layout:
         repeated = [row for row in rows for _ in range(n)]
         names = dict.fromkeys(name for row in rows for name in row.columns)
         self._tokenizer, self._n = tokenizer, n
+        self._decoder = ResponseDecoder(tokenizer)
         self._data = {name: [row.columns.get(name) for row in repeated] for name in names}
         sample_ids, group_ids = row_names(step, len(rows), n)
         self._columns: dict[str, list[Any]] = {
@@ -166,7 +167,7 @@ class Layout:
         self, rows: Sequence[int], response_ids: Sequence[Any], finish_reason: Sequence[str]
     ) -> None:
         """The responses to these rows."""
-        texts, raw = decode_responses(self._tokenizer, response_ids)
+        texts, raw = self._decoder.both(response_ids)
         for name, values in zip(
             RESPONSE_COLUMNS, (response_ids, finish_reason, texts, raw), strict=True
         ):

@@ -6,13 +6,14 @@ fusion and gates (in `Scoring.finish`), placement on the tokens, KL in reward pe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from verl_core.dataflow import Node, StepBatch
+from verl_core.rewards.decoding import ResponseDecoder
 from verl_core.rewards.table import RewardTable
 from verl_core.rewards.tokens import place
 from verl_core.trainer.kl import kl_estimate
@@ -92,20 +93,12 @@ class FuseNode(Node):
             response_mask=[mask[row, : len(ids[row])] for row in range(len(ids))],
             whole=table.vetoed,
             responses=batch["responses"],
-            decode=self._decode,
+            decode=ResponseDecoder(self.models.tokenizer).text,
         )
         placed = torch.zeros(mask.shape, dtype=torch.float64)
         for row, values in enumerate(rows):
             placed[row, : len(values)] = torch.from_numpy(values)
         return placed
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        """As `verl_core.trainer.encoding` decodes responses."""
-        return str(
-            self.models.tokenizer.decode(
-                ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        )
 
 
 def place_on_last_token(values: Tensor, mask: Tensor) -> Tensor:
