@@ -94,18 +94,21 @@ def engine() -> Iterator[Callable[..., RewardEngine]]:
 
 @pytest.fixture
 def rows() -> Callable[..., RewardBatch]:
-    """``rows(a=[1, 2], groups="xx", …)``: a batch of a training step with these columns."""
+    """``rows(2)`` or ``rows(a=[1, 2], groups="xx", …)``: a batch of a training step, with these
+    columns."""
 
-    def make(*, groups: Sequence[Any] | None = None, **columns: Sequence[Any]) -> RewardBatch:
+    def make(
+        n: int = 0, /, *, groups: Sequence[Any] | None = None, **columns: Any
+    ) -> RewardBatch:
         fields = {"training": columns.pop("training", True), "step": columns.pop("step", 3)}
-        n = len(next(iter(columns.values())))
+        n = n or len(next(iter(columns.values())))
         return RewardBatch(
             sample_ids=[f"s{i}" for i in range(n)],
             prompts=[f"question {i}" for i in range(n)],
             responses=[f"answer {i}" for i in range(n)],
             group_ids=None if groups is None else list(groups),
             columns=columns,
-            **fields,  # type: ignore[arg-type]
+            **fields,
         )
 
     return make

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from verl_reward_sdk import ContractError, RewardBatch
 
@@ -184,29 +187,40 @@ def test_verls_arguments():
 
 
 def test_what_a_run_hands_to_a_provider(noted_run):
-    """Each field as the contract has it, of a real run: `responses` without special tokens and
-    `responses_raw` with them and without padding; `length` where the response was cut; one group a
-    prompt; `response_mask` 1 where the policy sampled the token; `policy_version`, `step`,
+    """Each field as the contract has it, of a real run: `responses` decoded without special tokens
+    and `responses_raw` with them and without padding; `length` where the response was cut; one
+    group a prompt; `response_mask` 1 where the policy sampled the token; `policy_version`, `step`,
     `training`; and of the data's columns only those that the mount declares."""
     run, noted = noted_run
+    ends = set(range(0, 257, 4))  # a quarter of all tokens ends a response
+    model = shutil.copytree(run.config["model"]["path"], run.folder / "model")
+    settings = json.loads((model / "generation_config.json").read_text("utf-8"))
+    settings["eos_token_id"] = sorted(ends)
+    (model / "generation_config.json").write_text(json.dumps(settings), "utf-8")
+    run.config["model"]["path"] = str(model)
     run.config["reward"][-1]["reads"] = ["ground_truth"]
     run.train("trainer.steps=2", "trainer.eval_before=false", "trainer.eval_after=false")
     rows = noted()
-    assert len(rows) == 16
-    assert len({row["sample_id"] for row in rows}) == 16
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    plainly = {"clean_up_tokenization_spaces": False}
+    assert len(rows) == len({row["sample_id"] for row in rows}) == 16
     groups = {}
     for row in rows:
         groups.setdefault(row["group_id"], []).append(row["prompt"])
-        assert row["mask"] == [1] * len(row["ids"])
-        assert "<|im_" not in row["response"]
-        ended = row["raw"].endswith("<|im_end|>")
+        ended = row["ids"][-1] in tokenizer_ends(tokenizer, ends)
         assert row["finish_reason"] == ("stop" if ended else "length")
         assert ended or len(row["ids"]) == 8
-        assert row["raw"].count("<|im_end|>") == ended  # the end token is kept, padding is not
+        assert row["mask"] == [1] * len(row["ids"])
+        assert row["raw"] == tokenizer.decode(row["ids"], **plainly)
+        assert row["response"] == tokenizer.decode(row["ids"], skip_special_tokens=True, **plainly)
         assert row["training"]
         assert row["policy_version"] == row["step"] - 1  # one update a step
         assert row["columns"] == {"ground_truth": "It is fine."}
-    assert {"stop", "length"} >= {row["finish_reason"] for row in rows}
-    assert "length" in {row["finish_reason"] for row in rows}
-    assert all(len(prompts) == 4 and len(set(prompts)) == 1 for prompts in groups.values())
+    assert {row["finish_reason"] for row in rows} == {"stop", "length"}
+    assert [(len(prompts), len(set(prompts))) for prompts in groups.values()] == [(4, 1)] * 4
     assert {row["step"] for row in rows} == {1, 2}
+
+
+def tokenizer_ends(tokenizer, ends):
+    """The tokens that end a response: the generation config's and the tokenizer's own."""
+    return ends | {tokenizer.eos_token_id}

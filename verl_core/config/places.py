@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TypeVar
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -11,7 +12,10 @@ from verl_core.config.names import mount_name
 from verl_core.config.tree import Key, Node, Origin, YamlPath, wrap
 from verl_reward_sdk.errors import ConfigError
 
+Model = TypeVar("Model", bound=BaseModel)
+
 _SECRET = re.compile(r"(^|_)(api_?key|token|secret|password|passwd|authorization)$", re.IGNORECASE)
+_whole_file: type[BaseModel] | None = None
 _MOUNTS: tuple[YamlPath, ...] = (("reward",), ("eval_reward", "reward"))
 
 
@@ -61,11 +65,17 @@ def _nearest_origin(root: Node, node: Node, depth: int, shown: str) -> Origin:
     return origin
 
 
+def shows_its_defaults(model: type[Model]) -> type[Model]:
+    """Class decorator of the model of a whole file: an error about a setting that is not written
+    shows the default that it has there."""
+    global _whole_file
+    _whole_file = model
+    return model
+
+
 def _default_note(path: YamlPath) -> str:
     """`` (default 8000)``; nothing where the setting has no default of its own."""
-    from verl_core.config.run import RunConfig  # which imports this file
-
-    field = _field(RunConfig, path)
+    field = None if _whole_file is None else _field(_whole_file, path)
     if field is None or field.is_required():
         return ""
     value = field.get_default()

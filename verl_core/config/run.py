@@ -19,7 +19,7 @@ from verl_core.config.mount import MountConfig
 from verl_core.config.mount_rules import GATE_KEYS, REWARD_KEYS
 from verl_core.config.names import composed, run_name_problem
 from verl_core.config.overrides import apply_overrides
-from verl_core.config.places import error_at, shown_value, tree_path
+from verl_core.config.places import error_at, shown_value, shows_its_defaults, tree_path
 from verl_core.config.problems import Finding, problems_of, raise_all, refuse
 from verl_core.config.rewards import (
     EvalRewardConfig,
@@ -49,6 +49,7 @@ _MODELS: tuple[YamlPath, ...] = (("model", "path"), ("model", "critic"))
 _COMPARING = ("grpo", "gdpo")
 
 
+@shows_its_defaults
 class RunConfig(Model):
     """The YAML of a run."""
 

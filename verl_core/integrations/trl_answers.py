@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from verl_core.integrations.trl_rules import Trainer
-from verl_core.rewards.answer import Bools, Floats
 from verl_core.rewards.statuses import NONE, SKIP
 from verl_core.rewards.table import MountColumn, RewardTable
+from verl_reward_sdk.protocols import Bools, Floats
 
 
 def fused(table: RewardTable) -> list[float | None]:

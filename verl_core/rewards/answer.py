@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from verl_core.rewards.statuses import FAILED, NOT_APPLICABLE, OK, Codes
+from verl_reward_sdk.protocols import Bools, Floats
 
 if TYPE_CHECKING:
     from verl_core.rewards.tokens import TokenRow
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from verl_core.rewards.answer import Bools, Floats
 from verl_core.rewards.statuses import SEVERITY, STATUSES, VETO, Codes
 from verl_core.rewards.tokens import TokenPart
+from verl_reward_sdk.protocols import Bools, Floats
 
 Words = npt.NDArray[np.str_]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.gates import Ruled, Verdict, judge, rule
 from verl_core.rewards.group_statistics import Grouping
@@ -25,7 +25,7 @@ from verl_core.rewards.table import MountColumn, RewardTable
 from verl_core.rewards.tokens import TokenPart
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
-from verl_reward_sdk.protocols import Fused
+from verl_reward_sdk.protocols import Bools, Floats, Fused
 
 NO_REWARD = "no reward"
 

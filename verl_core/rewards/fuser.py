@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from verl_core.config.mount import MountConfig
-from verl_core.rewards.answer import Bools, Floats
 from verl_core.rewards.columns import TableColumns
 from verl_core.rewards.group_statistics import Grouping
 from verl_core.rewards.missing import scaled
 from verl_core.rewards.normalize import RunningNormalizer, normalize_batch, normalize_group
 from verl_core.rewards.statuses import OK
 from verl_reward_sdk.errors import ConfigError
-from verl_reward_sdk.protocols import FusionPolicy
+from verl_reward_sdk.protocols import Bools, Floats, FusionPolicy
 
 logger = logging.getLogger(__name__)
 

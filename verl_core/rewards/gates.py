@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verl_core.config.mount import MountConfig
-from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.statuses import (
     ABSTAINED,
     FAILED,
@@ -29,7 +29,7 @@ from verl_core.rewards.statuses import (
     VETO,
     Codes,
 )
-from verl_reward_sdk.protocols import Fused
+from verl_reward_sdk.protocols import Bools, Floats, Fused
 
 GATE_FAILED = "gate failed"
 GATE_ABSTAINED = "gate abstained"

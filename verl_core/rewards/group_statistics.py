@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from verl_core.rewards.answer import Bools, Floats
+from verl_reward_sdk.protocols import Bools, Floats
 
 Ints = npt.NDArray[np.int64]
 

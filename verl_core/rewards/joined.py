@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from verl_core.rewards.answer import Answer, Bools
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.mount import Rows
+from verl_reward_sdk.protocols import Bools
 
 
 class JoinedAnswer:

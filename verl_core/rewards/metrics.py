@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from verl_core.rewards.answer import Bools, Floats
 from verl_core.rewards.columns import MountColumn, TableColumns
 from verl_core.rewards.statuses import (
     ABSTAINED,
@@ -15,6 +14,7 @@ from verl_core.rewards.statuses import (
     SKIP,
     VETO,
 )
+from verl_reward_sdk.protocols import Bools, Floats
 
 
 def table_metrics(table: TableColumns) -> dict[str, float]:

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from verl_core.config.mount import DefaultScore, MountConfig
-from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.statuses import ABSTAINED, FAILED
+from verl_reward_sdk.protocols import Bools, Floats
 
 
 @dataclass

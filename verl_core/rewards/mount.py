@@ -14,7 +14,7 @@ import numpy.typing as npt
 from verl_core.config.condition import Condition
 from verl_core.config.mount import MountConfig
 from verl_core.config.secrets import without
-from verl_core.rewards.answer import Answer, Bools, Floats
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.cache.mounted import MountCache
 from verl_core.rewards.conditions import holds
 from verl_core.rewards.execution import Call, Limits, Runner
@@ -24,6 +24,7 @@ from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Co
 from verl_core.rewards.tokens import TokenRow, checked_token_scores
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, VerlRewardError, did_you_mean
+from verl_reward_sdk.protocols import Bools, Floats
 from verl_reward_sdk.provider import RewardProvider
 from verl_reward_sdk.result import RewardResult
 

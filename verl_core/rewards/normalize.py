@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from verl_core.rewards.answer import Bools, Floats
 from verl_core.rewards.group_statistics import EPSILON, Grouping, Moments, inverse, moments
 from verl_reward_sdk.errors import ConfigError
+from verl_reward_sdk.protocols import Bools, Floats
 
 
 def normalize_group(values: Floats, grouping: Grouping, live: Bools, neutral: Bools) -> Floats:

@@ -15,7 +15,7 @@ from verl_reward_sdk.errors import ConfigError
 from verl_reward_sdk.provider import RewardProvider
 
 if TYPE_CHECKING:
-    from verl_core.rewards.execution.process_worker import Recipe
+    from verl_core.rewards.execution.recipe import Recipe
     from verl_core.rewards.execution.retry import Retries
 
 
@@ -87,7 +87,8 @@ def _recipe(config: MountConfig, base_dir: Path, retries: Retries | None) -> Rec
     """How a worker process makes the provider: by its plugin's name, and the config as written."""
     if config.plugin is None:
         return None
-    from verl_core.rewards.execution.process_worker import Recipe, provider_of_plugin
+    from verl_core.rewards.execution.process_worker import provider_of_plugin
+    from verl_core.rewards.execution.recipe import Recipe
 
     args = (config.plugin, config.init_kwargs, base_dir.absolute())
     return Recipe(config.name, provider_of_plugin, args, retries)

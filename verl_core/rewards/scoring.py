@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from verl_core.config.condition import Condition
-from verl_core.rewards.answer import Answer, Bools
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.conditions import holds
 from verl_core.rewards.execution import Bell, Call, wait_any
 from verl_core.rewards.failures import Failures
@@ -23,6 +23,7 @@ from verl_core.rewards.statuses import ABSTAINED, NONE, OK
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, RewardError
+from verl_reward_sdk.protocols import Bools
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ from time import monotonic
 
 import numpy as np
 
-from verl_core.rewards.answer import Bools
 from verl_core.rewards.execution import Call
 from verl_core.rewards.execution.call import tend
 from verl_core.rewards.hidden import Spans, hidden_and_exposed
@@ -31,6 +30,7 @@ from verl_core.rewards.slices import Agenda, Slice
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.protocols import Bools
 
 
 class StreamedScoring:

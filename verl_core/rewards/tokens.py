@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from verl_core.rewards.answer import Bools, Floats
 from verl_core.rewards.offsets import Decode, Ints, token_offsets
 from verl_reward_sdk.errors import ContractError, RewardError
+from verl_reward_sdk.protocols import Bools, Floats
 
 #: How far token scores may add up to something else than the row's score: this share of the
 #: greater of the score and the sum of their absolute values (providers work in float32).

@@ -15,7 +15,7 @@ import pytest
 
 from verl_core.rewards.execution import Call, Limits, wait_any
 from verl_core.rewards.execution.process import ProcessRunner
-from verl_core.rewards.execution.process_worker import Recipe
+from verl_core.rewards.execution.recipe import Recipe
 from verl_reward_sdk import RewardBatch
 
 

@@ -19,7 +19,8 @@ from verl_core.rewards.execution import Limits, wait_any
 from verl_core.rewards.execution.call import Bell
 from verl_core.rewards.execution.process import ProcessRunner
 from verl_core.rewards.execution.process_wire import RaisedInWorker
-from verl_core.rewards.execution.process_worker import Recipe, provider_of_class, provider_of_plugin
+from verl_core.rewards.execution.process_worker import provider_of_class, provider_of_plugin
+from verl_core.rewards.execution.recipe import Recipe
 from verl_core.rewards.execution.retry import Retries
 from verl_reward_sdk import (
     ConfigError,

@@ -30,7 +30,7 @@ def parent(tmp_path):
                 import misbehaving
                 from verl_core.rewards.execution import Limits, wait_any
                 from verl_core.rewards.execution.process import ProcessRunner
-                from verl_core.rewards.execution.process_worker import Recipe
+                from verl_core.rewards.execution.recipe import Recipe
                 from verl_reward_sdk import RewardBatch
 
                 # No `if __name__ == "__main__"`: workers never run the script again.

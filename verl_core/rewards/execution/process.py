@@ -16,15 +16,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
 from verl_core.rewards.execution.call import Call, Limits
 from verl_core.rewards.execution.process_child import Child
+from verl_core.rewards.execution.process_line import Line
 from verl_core.rewards.execution.process_place import Place
-from verl_core.rewards.execution.process_worker import Recipe
+from verl_core.rewards.execution.recipe import Recipe
 from verl_core.rewards.execution.slots import HostSlots
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
@@ -58,30 +58,23 @@ class ProcessRunner:
         setup_timeout: float = 600.0,
         secrets: Sequence[str] = (),
     ) -> None:
-        self.name = recipe.name
-        self.recipe = recipe.packed()
-        self.limits = limits
-        self.slots = slots
-        self.setup_timeout = setup_timeout
-        self.secrets = tuple(secrets)
-        self.lock = threading.Lock()  # guards all of the below, and what the places say it does
-        self.queue: deque[Call] = deque()
-        self._over = threading.Event()
-        self.children: set[Child] = set()
+        self._line = Line(
+            recipe.name, recipe.packed(), limits, workers, slots, setup_timeout, tuple(secrets)
+        )
         self._owner = os.getpid()
-        self._places = [Place(self, number) for number in range(workers)]
+        self._places = [Place(self._line, number) for number in range(workers)]
         # The workers end with this process anyway; their children only if somebody kills them.
-        weakref.finalize(self, _kill, self.children, self._over, self._owner)
+        weakref.finalize(self, _kill, self._line.children, self._line.over, self._owner)
 
     @property
-    def closed(self) -> bool:
-        """Whether no call is taken any more."""
-        return self._over.is_set()
+    def children(self) -> set[Child]:
+        """The workers that are alive, or not reaped yet."""
+        return self._line.children
 
     @property
     def exhausted(self) -> bool:
-        with self.lock:
-            return self._refusal(monotonic()) is not None
+        with self._line.lock:
+            return self._line.refusal(monotonic()) is not None
 
     def setup(self) -> None:
         """Start the workers, all at once, and wait until each is set up.
@@ -89,8 +82,8 @@ class ProcessRunner:
         Raises:
             ConfigError, ProviderError: what one of them raised, or how it died.
         """
-        with self.lock:
-            if self.closed:
+        with self._line.lock:
+            if self._line.closed:
                 raise ProviderError("the mount was closed")
             attempts = [place.start() for place in self._places]
         for attempt in attempts:
@@ -99,18 +92,18 @@ class ProcessRunner:
                 raise error
 
     def submit(self, batch: RewardBatch) -> Call:
-        call = Call(batch, self.limits, self)
+        call = Call(batch, self._line.limits, self)
         if os.getpid() != self._owner:
             call.fail(ProviderError("its workers belong to another process: this one is a fork"))
             return call
-        with self.lock:
-            refusal = self._refusal(monotonic())
-            if self.closed:
+        with self._line.lock:
+            refusal = self._line.refusal(monotonic())
+            if self._line.closed:
                 call.fail(ProviderError("the mount was closed"))
             elif refusal is not None:
                 call.fail(ProviderError(refusal))
             else:
-                self.queue.append(call)
+                self._line.queue.append(call)
                 for place in self._places:
                     place.ask()
         return call
@@ -119,40 +112,40 @@ class ProcessRunner:
         """End what is overdue. The thread of its place kills the worker at the same time; one that
         cannot, because it is stuck in sending or receiving, is helped."""
         stuck: list[Child] = []
-        with self.lock:
+        with self._line.lock:
             for place in self._places:
                 call, child = place.call, place.child
                 if call is None or child is None or call.started is None:
                     continue
                 if call.overdue(now):
-                    call.fail(self.too_late())
-                if now > call.started + self.limits.timeout + _STUCK_SECONDS:
+                    call.fail(self._line.too_late())
+                if now > call.started + self._line.limits.timeout + _STUCK_SECONDS:
                     stuck.append(child)
-            for call in [call for call in self.queue if call.overdue(now)]:
-                self.queue.remove(call)
-                seconds = f"{self.limits.queue_timeout:g} s"
+            for call in [call for call in self._line.queue if call.overdue(now)]:
+                self._line.queue.remove(call)
+                seconds = f"{self._line.limits.queue_timeout:g} s"
                 call.fail(ProviderTimeout(f"not begun within queue_timeout: {seconds}"))
         for child in stuck:
             child.kill()
 
     def cancel(self, call: Call) -> None:
         """Take it out of the line. One that runs goes on; its answer is dropped."""
-        with self.lock:
-            if call in self.queue:
-                self.queue.remove(call)
+        with self._line.lock:
+            if call in self._line.queue:
+                self._line.queue.remove(call)
                 call.fail(ProviderError("cancelled by its caller"))
 
     def close(self) -> None:
         """Let the workers go: 5 s for calls and the providers' `close`, then they are killed."""
-        with self.lock:
-            self._over.set()
-            self.drop_queue(ProviderError("the mount was closed"))
+        with self._line.lock:
+            self._line.over.set()
+            self._line.drop(ProviderError("the mount was closed"))
             threads = [place.thread for place in self._places if place.thread is not None]
             for place in self._places:
                 place.wake()
         _join(threads, _CLOSE_SECONDS)
-        with self.lock:
-            left = list(self.children)
+        with self._line.lock:
+            left = list(self._line.children)
             for place in self._places:
                 if place.call is not None:
                     place.call.fail(ProviderError("the mount was closed"))
@@ -161,38 +154,9 @@ class ProcessRunner:
         _join(threads, _CLOSE_SECONDS)
 
     def describe(self) -> dict[str, Any]:
-        with self.lock:
+        with self._line.lock:
             restarts = sum(max(0, place.starts - 1) for place in self._places)
         return {"workers": len(self._places), "restarts": restarts}
-
-    # -- for the places; the lock is held ----------------------------------------------------------
-
-    def too_late(self) -> ProviderTimeout:
-        """A call's error at its deadline."""
-        seconds = f"{self.limits.timeout:g} s"
-        return ProviderTimeout(f"no answer within timeout: {seconds}; its worker was killed")
-
-    def drop_queue(self, error: ProviderError) -> None:
-        """Fail every call that has not begun."""
-        for call in self.queue:
-            call.fail(error)
-        self.queue.clear()
-
-    def give_up_waiting(self) -> None:
-        """Fail the calls in line where no worker can take them for now."""
-        refusal = self._refusal(monotonic())
-        if refusal is not None:
-            self.drop_queue(ProviderError(refusal))
-
-    def _refusal(self, now: float) -> str | None:
-        """Why no worker will take a call at `now`; None where one may."""
-        if not all(place.down and place.retry_at > now for place in self._places):
-            return None
-        place = min(self._places, key=lambda place: place.retry_at)
-        return (
-            f"it could not be set up again: {place.reason}"
-            f" (the next try is in {place.retry_at - now:.1f} s, with the next call)"
-        )
 
 
 def _join(threads: Iterable[threading.Thread], seconds: float) -> None:

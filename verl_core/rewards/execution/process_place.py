@@ -10,10 +10,10 @@ import threading
 from concurrent.futures import Future
 from multiprocessing.connection import wait
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from verl_core.rewards.execution.call import Call
 from verl_core.rewards.execution.process_child import Child
+from verl_core.rewards.execution.process_line import Down, Line
 from verl_core.rewards.execution.process_wire import pack_batch, unpack
 from verl_core.rewards.execution.slots import Slot, Ticket
 from verl_core.rewards.raised import told
@@ -23,9 +23,6 @@ from verl_reward_sdk.errors import (
     ProviderTimeout,
     VerlRewardError,
 )
-
-if TYPE_CHECKING:
-    from verl_core.rewards.execution.process import ProcessRunner
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +34,16 @@ class Place:
     """A place for one worker at a time.
 
     Args:
-        runner: whose calls it takes; its lock guards all public attributes.
-        number: of the place, for the thread's name.
+        line: where its calls come from; its lock guards all public attributes.
+        number: of the place in it.
     """
 
-    def __init__(self, runner: ProcessRunner, number: int) -> None:
-        self._runner = runner
+    def __init__(self, line: Line, number: int) -> None:
+        self._line = line
         self._number = number
         self.thread: threading.Thread | None = None
         self.child: Child | None = None
         self.call: Call | None = None
-        self.down = False
-        self.retry_at = 0.0
-        self.reason = ""
         self.starts = 0  # workers that were set up here
         self._failures = 0  # starts in a row that came to nothing
         self._attempt: Future[None] = Future()
@@ -64,18 +58,18 @@ class Place:
             self._pipe = os.pipe()
             for end in self._pipe:
                 os.set_blocking(end, False)
-            name = f"reward-{self._runner.name}-{self._number}"
+            name = f"reward-{self._line.name}-{self._number}"
             self.thread = threading.Thread(target=self._run, name=name, daemon=True)
             self.thread.start()
-        elif self.down:
-            self.down, self.retry_at = False, 0.0
+        elif self._line.down.pop(self._number, None) is not None:
             self._attempt = Future()
             self.wake()
         return self._attempt
 
     def ask(self) -> None:
         """There is a call in line."""
-        if self.thread is None or (self.down and self.retry_at <= monotonic()):
+        down = self._line.down.get(self._number)
+        if self.thread is None or (down is not None and down.retry_at <= monotonic()):
             self.start()
         elif self.call is None:
             self.wake()
@@ -95,7 +89,7 @@ class Place:
                 if child is not None:
                     self._serve(child)
         finally:
-            with self._runner.lock:
+            with self._line.lock:
                 assert self._pipe is not None  # made by `start`
                 ends, self._pipe, self.thread = self._pipe, None, None
                 for end in ends:
@@ -106,10 +100,10 @@ class Place:
     def _may_start(self) -> bool:
         """Wait until a process is wanted; False once the mount is closed."""
         while True:
-            with self._runner.lock:
-                if self._runner.closed:
+            with self._line.lock:
+                if self._line.closed:
                     return False
-                if not self.down:
+                if self._number not in self._line.down:
                     return True
             self._sleep()
 
@@ -128,12 +122,12 @@ class Place:
     def _start(self) -> Child | None:
         """A worker that is set up; None where it could not be."""
         try:
-            child = Child(self._runner.name, self._runner.secrets)
+            child = Child(self._line.name, self._line.secrets)
         except OSError as error:
             self._failed(ProviderError(f"no process can be started: {told(error)}"))
             return None
-        with self._runner.lock:
-            self._runner.children.add(child)
+        with self._line.lock:
+            self._line.children.add(child)
         failure = self._set_up(child)
         if failure is not None:
             self._failed(failure)
@@ -143,13 +137,13 @@ class Place:
 
     def _set_up(self, child: Child) -> Exception | None:
         """Have it build its provider; what went wrong, where something did: then it has ended."""
-        until = monotonic() + self._runner.setup_timeout
+        until = monotonic() + self._line.setup_timeout
         try:
-            child.send(self._runner.recipe)
-            frame = child.receive(until, lambda: self._runner.closed)
+            child.send(self._line.recipe)
+            frame = child.receive(until, lambda: self._line.closed)
             if frame is None:
                 self._end(child)
-                seconds = f"{self._runner.setup_timeout:g} s"
+                seconds = f"{self._line.setup_timeout:g} s"
                 return ProviderTimeout(f"its worker was not set up within {seconds}: it was killed")
             unpack(frame)
         except (EOFError, OSError):
@@ -163,29 +157,29 @@ class Place:
         return None
 
     def _ready(self, child: Child) -> None:
-        with self._runner.lock:
+        with self._line.lock:
             self.child = child
             self.starts += 1
-            self.reason = ""
             if not self._attempt.done():
                 self._attempt.set_result(None)
 
     def _failed(self, error: Exception) -> None:
         """Stay down for a while: longer after each start that comes to nothing."""
         pause = min(_MAX_PAUSE_SECONDS, _PAUSE_SECONDS * 2.0 ** min(self._failures, 10))
-        with self._runner.lock:
+        with self._line.lock:
             self._failures += 1
-            self.down, self.retry_at, self.reason = True, monotonic() + pause, str(error)
-            self._runner.give_up_waiting()
+            now = monotonic()
+            self._line.down[self._number] = Down(now + pause, str(error))
+            self._line.give_up_waiting(now)
             if not self._attempt.done():
                 self._attempt.set_exception(error)
 
     def _end(self, child: Child, *, dying: bool = False) -> str:
         """Kill and reap it; how it ended."""
         said = child.end(dying=dying)
-        with self._runner.lock:
+        with self._line.lock:
             self.child = None
-            self._runner.children.discard(child)
+            self._line.children.discard(child)
         return said
 
     # -- calls -------------------------------------------------------------------------------------
@@ -200,12 +194,12 @@ class Place:
                 finally:
                     if slot is not None:
                         slot.release()
-                    with self._runner.lock:
+                    with self._line.lock:
                         self.call = None
                 if not alive:
                     return
                 continue
-            if self._runner.closed:
+            if self._line.closed:
                 self._leave()
                 child.close(_CLOSE_SECONDS)
                 self._end(child)
@@ -221,10 +215,10 @@ class Place:
     def _next(self) -> tuple[Call | None, Slot | None]:
         """The next call, begun, and its host's slot; neither where there is nothing to do yet."""
         slot = self._slot()
-        with self._runner.lock:
-            if self._runner.slots is None or slot is not None:
-                while self._runner.queue:
-                    call = self._runner.queue.popleft()
+        with self._line.lock:
+            if self._line.slots is None or slot is not None:
+                while self._line.queue:
+                    call = self._line.queue.popleft()
                     if call.begin():
                         self.call = call
                         return call, slot
@@ -234,13 +228,13 @@ class Place:
 
     def _slot(self) -> Slot | None:
         """A slot of the host, where there is a call for it; this thread stands in line for it."""
-        if self._runner.slots is None:
+        if self._line.slots is None:
             return None
-        if not self._runner.queue:
+        if not self._line.queue:
             self._leave()
             return None
         if self._ticket is None:
-            self._ticket = self._runner.slots.line_up(self._wake_safely)
+            self._ticket = self._line.slots.line_up(self._wake_safely)
         slot = self._ticket.take()
         if slot is not None:
             self._ticket = None
@@ -252,7 +246,7 @@ class Place:
             self._ticket = None
 
     def _wake_safely(self) -> None:
-        with self._runner.lock:
+        with self._line.lock:
             self.wake()
 
     def _execute(self, child: Child, call: Call) -> bool:
@@ -265,9 +259,9 @@ class Place:
             return True
         try:
             child.send(frame)
-            answer = child.receive(call.started + self._runner.limits.timeout)
+            answer = child.receive(call.started + self._line.limits.timeout)
             if answer is None:
-                call.fail(self._runner.too_late())
+                call.fail(self._line.too_late())
                 self._end(child)
                 return False
             result = unpack(answer)
@@ -276,7 +270,7 @@ class Place:
             return False
         except ValueError as error:
             self._end(child)
-            call.fail(ContractError(str(error), provider=self._runner.name, bound="an answer"))
+            call.fail(ContractError(str(error), provider=self._line.name, bound="an answer"))
             return False
         except VerlRewardError as error:
             call.fail(error)
@@ -287,7 +281,7 @@ class Place:
 
     def _died_idle(self, said: str) -> None:
         """Nobody asked anything of it: replaced at once, but not again and again."""
-        logger.warning("mount %s: %s while it was idle", self._runner.name, said)
+        logger.warning("mount %s: %s while it was idle", self._line.name, said)
         if self._failures == 0:
             self._failures = 1
             return

@@ -12,7 +12,7 @@ from verl_reward_sdk.provider import RewardProvider
 
 if TYPE_CHECKING:
     from verl_core.rewards.execution.breaker import Breaker
-    from verl_core.rewards.execution.process_worker import Recipe
+    from verl_core.rewards.execution.recipe import Recipe
     from verl_core.rewards.execution.retry import Retries
     from verl_core.rewards.execution.slots import HostSlots
 
