@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,11 @@ def noted_run(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(plugin_site.folder)]))
     tiny_run.config["reward"].append({"type": "notes", "plugin": "notes", "weight": 0.1})
     return tiny_run, lambda: [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -98,11 +98,11 @@ def test_a_group_scoped_provider_never_sees_a_part_of_a_group(engine, rows, scop
     Compares.scope = scope
     built = engine({"type": "m", "provider": Compares(ProviderConfig())})
     whole = rows(a=[1.0] * 6, groups=["x", "y", "x", "y", "x", "z"])
-    with built.stream(whole.sample_ids, whole.group_ids) as streamed:
-        for row in order:
-            streamed.submit(whole.take([row]))
-        streamed.run(["m"])
-        table = streamed.finish()
+    streamed = built.stream(whole.sample_ids, whole.group_ids)
+    for row in order:
+        streamed.submit(whole.take([row]))
+    streamed.run(["m"])
+    table = streamed.finish()
     groups = {("s0", "s2", "s4"), ("s1", "s3"), ("s5",)}
     if scope == "group":
         assert set(seen) == groups
