@@ -98,9 +98,7 @@ def rows() -> Callable[..., RewardBatch]:
     """``rows(2)`` or ``rows(a=[1, 2], groups="xx", …)``: a batch of a training step, with these
     columns."""
 
-    def make(
-        n: int = 0, /, *, groups: Sequence[Any] | None = None, **columns: Any
-    ) -> RewardBatch:
+    def make(n: int = 0, /, *, groups: Sequence[Any] | None = None, **columns: Any) -> RewardBatch:
         fields = {"training": columns.pop("training", True), "step": columns.pop("step", 3)}
         n = n or len(next(iter(columns.values())))
         return RewardBatch(
