@@ -224,3 +224,45 @@ def test_what_a_run_hands_to_a_provider(noted_run):
 def tokenizer_ends(tokenizer, ends):
     """The tokens that end a response: the generation config's and the tokenizer's own."""
     return ends | {tokenizer.eos_token_id}
+
+
+def test_no_sample_id_stands_twice_in_a_run(noted_run):
+    """`sample_ids`: unique in a run, its evaluations included."""
+    run, noted = noted_run
+    run.train("trainer.steps=2", "rollout.batch_rows=2", "rollout.stream=false")
+    names = [row["sample_id"] for row in noted()]
+    assert any(not row["training"] for row in noted())
+    assert len(set(names)) == len(names)
+
+
+def test_the_policy_version_of_an_evaluation_is_that_of_the_policy_that_answered(noted_run):
+    """`policy_version`: which policy sampled it."""
+    run, noted = noted_run
+    run.train("trainer.steps=2")
+    assert {row["policy_version"] for row in noted() if not row["training"]} == {0, 2}
+    assert {row["policy_version"] for row in noted() if row["training"]} == {0, 1}
+
+
+def test_thinking_that_the_template_opens_is_kept_in_responses_raw(noted_run):
+    """`responses_raw`: a prefilled `<think>` kept, so that an answer which is cut within its
+    thinking does not look like a finished one."""
+    run, noted = noted_run
+    model = shutil.copytree(run.config["model"]["path"], run.folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    opens = "<|im_start|>assistant\n"
+    assert tokenizer.chat_template.count(opens) == 1
+    tokenizer.chat_template = tokenizer.chat_template.replace(opens, opens + "<think>\n")
+    tokenizer.save_pretrained(model)
+    run.config["model"]["path"] = str(model)
+    run.train("trainer.steps=1")
+    for row in noted():
+        assert row["raw"].startswith("<think>\n")
+        assert not row["response"].startswith("<think>")
+    assert {row["training"] for row in noted()} == {True, False}
+
+
+@pytest.mark.parametrize("reason", ["eos", "", None])
+def test_a_finish_reason_is_one_of_four(reason):
+    """`finish_reason`: `stop`, `length`, `abort`, `tool_error`."""
+    with pytest.raises(ContractError, match=r"row 1.*one of stop, length, abort, tool_error"):
+        batch(finish_reason=["stop", reason, "length"])

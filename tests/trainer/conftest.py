@@ -42,7 +42,7 @@ def tiny_step() -> Callable[..., Any]:
 
     from verl_core.dataflow import StepBatch
     from verl_core.trainer.encoding import encode_prompts
-    from verl_core.trainer.nodes.actor import lay_out
+    from verl_core.trainer.nodes.actor import lay_out, row_names
     from verl_core.trainer.prompts import PromptRow
 
     def step(models: Any, texts: Sequence[str], n: int, **columns: Sequence[Any]) -> StepBatch:
@@ -56,6 +56,8 @@ def tiny_step() -> Callable[..., Any]:
         end = models.tokenizer.eos_token_id
         responses = [np.array([*models.tokenizer(text)["input_ids"], end]) for text in texts]
         reasons = ["stop"] * len(texts)
-        return StepBatch(1, lay_out(rows, n, responses, reasons, 1, models.tokenizer))
+        return StepBatch(
+            1, lay_out(rows, n, responses, reasons, row_names(1, count, n), models.tokenizer)
+        )
 
     return step

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from verl_core.trainer.encoding import encode_prompts
+from verl_core.trainer.encoding import encode_and_open, encode_prompts
 from verl_core.trainer.models import load_tokenizer
 from verl_reward_sdk import ConfigError
 
@@ -93,3 +93,28 @@ def test_what_the_template_refuses_names_its_row(tokenizer: Any) -> None:
 
 def test_no_prompts_are_no_ids(tokenizer: Any) -> None:
     assert encode_prompts(tokenizer, [], 10) == []
+
+
+OPENING = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("end", "prompt", "opened"),
+    [
+        ("<assistant><think>\n", "Why?", "<think>\n"),
+        ("<assistant>", "Why?", ""),
+        ("<assistant><think>\n\n</think>\n\n", "Why?", ""),
+        ("<assistant>", "What does <think> mean?", ""),
+        ("<assistant>", "Say <think>", ""),
+        ("", [{"role": "assistant", "content": "<think>Let me"}], "<think>Let me"),
+        ("", [{"role": "assistant", "content": "<think>no</think>So"}], ""),
+        ("", [{"role": "assistant", "content": "So"}], ""),
+    ],
+)
+def test_thinking_that_a_prompt_opens_is_told(
+    tokenizer: Any, end: str, prompt: Any, opened: str
+) -> None:
+    tokenizer.chat_template = OPENING + ("{% if add_generation_prompt %}" + end + "{% endif %}")
+    ids, found = encode_and_open(tokenizer, ["Hi", prompt], 400)
+    assert len(ids) == 2
+    assert found[1] == opened

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from verl_core.config import load_run_config
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer.kl import kl_estimate
-from verl_core.trainer.nodes.actor import ActorNode, RefModelNode, lay_out, step_seed
+from verl_core.trainer.nodes.actor import ActorNode, RefModelNode, lay_out, row_names, step_seed
 from verl_core.trainer.nodes.advantage import GAENode, GRPONode
 from verl_core.trainer.nodes.fuse import FuseNode, place_on_last_token
 from verl_core.trainer.nodes.update import UpdateNode
@@ -94,7 +94,7 @@ def test_before_the_first_update_the_reference_model_agrees_with_the_policy(roll
 def test_a_column_that_only_some_rows_have_is_null_in_the_others(tiny_models):
     ids = np.array([1, 2])
     rows = [PromptRow("0", "p", ids, {"a": 1}), PromptRow("1", "q", ids, {"b": 2})]
-    laid = lay_out(rows, 1, [ids, ids], ["stop"] * 2, 1, tiny_models().tokenizer)
+    laid = lay_out(rows, 1, [ids, ids], ["stop"] * 2, row_names(1, 2, 1), tiny_models().tokenizer)
     assert laid["columns"] == {"a": [1, None], "b": [None, 2]}
 
 

@@ -120,7 +120,7 @@ def _node_factory(cfg: RunConfig) -> NodeFactory | None:
     from verl_core.trainer.reward import TensorShelf
     from verl_core.trainer.setup import NodeFactory
 
-    return NodeFactory(TensorShelf())
+    return NodeFactory(TensorShelf(), pays_kl=True)
 
 
 def _server(

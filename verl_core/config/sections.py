@@ -103,6 +103,11 @@ class AlgorithmConfig(Model):
     allow_double_kl: bool = False
     """Let a `RewardNode` subtract a KL penalty while ``kl_in: reward`` does so too."""
 
+    @property
+    def nodes_may_pay_kl(self) -> bool:
+        """Whether a `RewardNode` may subtract a KL penalty: not where tokens' rewards have it."""
+        return self.kl_coef == 0 or self.kl_in != "reward" or self.allow_double_kl
+
 
 class OptimConfig(Model):
     """``optim:``, AdamW."""

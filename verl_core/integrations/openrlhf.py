@@ -15,6 +15,8 @@ without the row's reward, which ends the run. ``docs/peers.md`` has the table of
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,6 +106,7 @@ class OpenRlhfReward:
         self._engine = engine
         self._owns = engine is None
         self._lock = threading.Lock()
+        self._prefix, self._count = secrets.token_hex(4), itertools.count()  # of sample ids
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenRlhfReward, (self.rewards, self.texts, self.label, self.weights)
@@ -172,7 +175,7 @@ class OpenRlhfReward:
         pairs = zip(queries, prompts, strict=True)
         raw = [self.texts.response_of(query, prompt, i) for i, (query, prompt) in enumerate(pairs)]
         return RewardBatch(
-            sample_ids=[str(i) for i in range(n)],
+            sample_ids=[f"{self._prefix}-{next(self._count)}" for _ in range(n)],
             prompts=prompts,
             responses=[self.texts.clean(text) for text in raw],
             responses_raw=raw,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,9 @@ from verl_core.integrations.trl_rules import Trainer
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import RewardError
 from verl_reward_sdk.turns import Message, Prompt, last_turn
+
+_CALLS = itertools.count()
+"""Numbers the calls of this process, so that a sample id is unique in a run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,7 @@ class TrlCall:
         kept = {name: columns[name] for name in reads if name in columns}
         if len(kept) < len(reads):
             kept = columns  # so that the error names the columns that there are
-        first = f"{'' if step is None else step}-{'t' if training else 'e'}"
+        first = f"{'' if step is None else step}-{'t' if training else 'e'}-{next(_CALLS)}"
         return RewardBatch(
             sample_ids=[f"{first}-{i}" for i in range(n)],
             prompts=self.prompts,

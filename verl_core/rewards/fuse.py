@@ -16,7 +16,7 @@ import numpy.typing as npt
 from verl_core.rewards.answer import Answer
 from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.gates import Ruled, Verdict, judge, rule
-from verl_core.rewards.group_statistics import Grouping
+from verl_core.rewards.group_statistics import MAX_SQUARED, Grouping
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.missing import Filled, fill
 from verl_core.rewards.mount import Mount
@@ -43,10 +43,6 @@ def groups_of(batch: RewardBatch) -> npt.NDArray[np.int64]:
         return np.arange(len(batch))
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(g, len(numbers)) for g in batch.group_ids], dtype=np.int64)
-
-
-#: Squares of rewards are summed over a step (standard deviations): beyond this they overflow.
-LIMIT = 1e100
 
 
 def fuse_table(
@@ -81,7 +77,7 @@ def fuse_table(
     unscored = _unscored(rewards, filled, weights, n)
     unknown = unscored.astype(bool)
     dead = (unknown | verdict.shut) & ~verdict.vetoed
-    _normalize(fuser, rewards, filled, groups, ~dead & verdict.in_baseline)
+    _normalize(fuser, rewards, filled, weights, groups, ~dead & verdict.in_baseline)
     fused = _fused(fuser, filled, weights, groups, unknown | dead)
     ruled = rule(verdict, fused, unscored, training=batch.training)
     table = RewardTable(
@@ -138,26 +134,31 @@ def _normalize(
     fuser: Fuser,
     rewards: Sequence[Asked],
     filled: Sequence[Filled],
+    weights: Floats,
     groups: npt.NDArray[np.int64],
     live: Bools,
 ) -> None:
     """Every column by its mount's ``normalize:``, in place; then what may only lower, lowers.
 
     Args:
+        weights: (M,) float64. A mount of weight 0 is only observed and never raises: a score that
+            is too large has no normalised one.
         live: (B,) bool, rows that may enter a mean.
     """
     grouping = Grouping(groups)
-    for (mount, _), column in zip(rewards, filled, strict=True):
+    for (mount, _), column, weight in zip(rewards, filled, weights.tolist(), strict=True):
         if mount.config.normalize != "none":
-            large = column.present & (np.abs(column.values) > LIMIT)
-            if large.any():
+            large = column.present & (np.abs(column.values) > MAX_SQUARED)
+            if weight == 0.0:
+                column.leave_out(large)
+            elif large.any():
                 row = int(np.flatnonzero(large)[0])
                 raise ContractError(
                     f"a score is too large for normalize: {mount.config.normalize}",
                     provider=mount.name,
                     row=row,
                     value=float(column.values[row]),
-                    bound=f"at most {LIMIT:g} either way, after scale and clip",
+                    bound=f"at most {MAX_SQUARED:g} either way, after scale and clip",
                 )
             column.values = fuser.normalize(
                 mount.config, column.values, grouping, live, column.neutral
@@ -208,7 +209,7 @@ def _fused(
             raise ContractError(
                 f"{what} has a wrong shape", provider=name, value=np.shape(array), bound=bound
             )
-    wrong = ~(np.abs(fused.values) <= LIMIT) & ~out  # NaN compares false
+    wrong = ~(np.abs(fused.values) <= MAX_SQUARED) & ~out  # NaN compares false
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ContractError(
@@ -216,7 +217,7 @@ def _fused(
             provider=name,
             row=row,
             value=float(fused.values[row]),
-            bound=f"at most {LIMIT:g} either way, from the scores {scores[row].tolist()}",
+            bound=f"at most {MAX_SQUARED:g} either way, from the scores {scores[row].tolist()}",
         )
     return fused
 

@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 from verl_reward_sdk.protocols import Bools, Floats
 
+#: Squares of rewards are summed over a step (standard deviations): beyond this they overflow.
+MAX_SQUARED = 1e100
+
 Ints = npt.NDArray[np.int64]
 
 Column = TypeVar("Column", Floats, Bools)

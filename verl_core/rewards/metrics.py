@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from verl_core.rewards.columns import MountColumn, TableColumns
+from verl_core.rewards.group_statistics import MAX_SQUARED
 from verl_core.rewards.statuses import (
     ABSTAINED,
     FAILED,
@@ -64,7 +65,12 @@ def _mount(prefix: str, column: MountColumn, counted: Bools) -> dict[str, float]
 def _spread(prefix: str, values: Floats) -> dict[str, float]:
     if not len(values):
         return {}
-    return {f"{prefix}/mean": float(values.mean()), f"{prefix}/std": float(values.std())}
+    unit = max(float(np.abs(values).max()) / MAX_SQUARED, 1.0)  # so that no square overflows
+    scaled = values / unit if unit > 1.0 else values
+    return {
+        f"{prefix}/mean": float(scaled.mean()) * unit,
+        f"{prefix}/std": float(scaled.std()) * unit,
+    }
 
 
 def _share(part: int, whole: int) -> float:

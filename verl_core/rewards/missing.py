@@ -44,6 +44,11 @@ class Filled:
     neutral: Bools
     unsure: Bools
 
+    def leave_out(self, rows: Bools) -> None:
+        """Let the mount add nothing to these rows."""
+        self.present = self.present & ~rows
+        self.values = np.where(rows, np.nan, self.values)
+
     def hold(self) -> None:
         """Let no row gain by a mount whose condition had no answer. After `normalize`, which could
         lift what was lowered before."""

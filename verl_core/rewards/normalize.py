@@ -20,7 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from verl_core.rewards.group_statistics import EPSILON, Grouping, Moments, inverse, moments
+from verl_core.rewards.group_statistics import (
+    EPSILON,
+    MAX_SQUARED,
+    Grouping,
+    Moments,
+    inverse,
+    moments,
+)
 from verl_reward_sdk.errors import ConfigError
 from verl_reward_sdk.protocols import Bools, Floats
 
@@ -94,8 +101,11 @@ class RunningNormalizer:
 
         Args:
             values: (n,) float64, finite: the scored rows after scale and clip, without fill-ins.
+                One beyond `MAX_SQUARED` has no part in it: only a mount of weight 0 may score so.
         """
-        new = moments(np.asarray(values, dtype=np.float64), np.array([len(values)]))
+        taken = np.asarray(values, dtype=np.float64)
+        taken = taken[np.abs(taken) <= MAX_SQUARED]
+        new = moments(taken, np.array([len(taken)]))
         added = int(new.count[0])
         if not added:
             return

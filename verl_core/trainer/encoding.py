@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from verl_reward_sdk import ConfigError, Prompt
 
+_THINK, _THINK_END = "<think>", "</think>"
+
 
 def encode_prompts(
     tokenizer: Any,
@@ -20,7 +22,27 @@ def encode_prompts(
     context: int | None = None,
     max_new_tokens: int = 0,
 ) -> list[NDArray[np.int64]]:
-    """Token ids of each prompt, ready to be answered.
+    """Token ids of each prompt, ready to be answered: see `encode_and_open`."""
+    return encode_and_open(
+        tokenizer,
+        prompts,
+        max_prompt_tokens,
+        row_ids=row_ids,
+        context=context,
+        max_new_tokens=max_new_tokens,
+    )[0]
+
+
+def encode_and_open(
+    tokenizer: Any,
+    prompts: Sequence[Prompt],
+    max_prompt_tokens: int,
+    *,
+    row_ids: Sequence[str] | None = None,
+    context: int | None = None,
+    max_new_tokens: int = 0,
+) -> tuple[list[NDArray[np.int64]], list[str]]:
+    """Token ids of each prompt, and the thinking that it opens for its response.
 
     A text is one user message. Messages go through the tokenizer's chat template, and the
     assistant's turn is opened behind them; a last message of the assistant's is gone on with. A
@@ -34,6 +56,10 @@ def encode_prompts(
         context: the model's, where it has one; prompt and `max_new_tokens` must fit into it.
         max_new_tokens: room that the response needs.
 
+    Returns:
+        The ids, and a text each: an open ``<think>`` at the prompt's end, with what follows it in
+        the assistant's own turn; empty where there is none.
+
     Raises:
         ConfigError: a prompt is empty, too long, not made of messages, or refused by the
             template; it names the row, and how many more there are.
@@ -41,14 +67,31 @@ def encode_prompts(
     names = [str(i) for i in range(len(prompts))] if row_ids is None else list(row_ids)
     texts = [_render(tokenizer, prompt, name) for prompt, name in zip(prompts, names, strict=True)]
     if not texts:
-        return []
+        return [], []
     # A template writes its own special tokens.
     encoded = tokenizer(
         texts, add_special_tokens=not tokenizer.chat_template, verbose=False, truncation=False
     )["input_ids"]
     ids = [np.asarray(row, dtype=np.int64) for row in encoded]
     _check_lengths(ids, names, max_prompt_tokens, context, max_new_tokens)
-    return ids
+    pairs = zip(prompts, texts, strict=True)
+    return ids, [_opened(_own_turn(prompt), text) for prompt, text in pairs]
+
+
+def _own_turn(prompt: Prompt) -> str:
+    """What the prompt itself has of the assistant's answer."""
+    if isinstance(prompt, str) or prompt[-1]["role"] != "assistant":
+        return ""
+    return str(prompt[-1]["content"])
+
+
+def _opened(own_turn: str, text: str) -> str:
+    """The thinking that is open at the end of the rendered `text`: begun in `own_turn`, or the
+    last thing that the template writes."""
+    start = text.rfind(_THINK)
+    if start < 0 or _THINK_END in text[start:]:
+        return ""
+    return text[start:] if _THINK in own_turn or not text[start + len(_THINK) :].strip() else ""
 
 
 def _render(tokenizer: Any, prompt: Prompt, name: str) -> str:

@@ -16,7 +16,7 @@ from verl_core.rewards.engine import RewardEngine
 from verl_core.rewards.failures import Failures
 from verl_core.rewards.table import RewardTable
 from verl_core.trainer.model_set import ModelSet
-from verl_core.trainer.nodes.actor import lay_out
+from verl_core.trainer.nodes.actor import lay_out, row_names
 from verl_core.trainer.prompts import PromptRow
 from verl_core.trainer.reward import TensorShelf, reward_batch
 from verl_core.trainer.split import Means, best_of, of_sources
@@ -129,12 +129,13 @@ class Evaluator:
             top_p=self.cfg.rollout.top_p,
             top_k=self.cfg.rollout.top_k,
         )
+        n = self.cfg.rollout.eval_n
         columns = lay_out(
             rows,
-            self.cfg.rollout.eval_n,
+            n,
             rollout.response_ids,
             rollout.finish_reason,
-            step,
+            row_names(f"eval-{step}", len(rows), n, start),
             self.models.tokenizer,
         )
         batch = StepBatch(step, columns)

@@ -228,19 +228,16 @@ def _check_node(cfg: RunConfig, mount: MountConfig, section: str) -> None:
     except ConfigError as error:
         path = f"{section}.{mount.name}.{key}"
         raise cfg.error(path, error.message, hint=error.hint or "") from error
-    algorithm = cfg.algorithm
-    kl_in_reward = algorithm.kl_coef > 0 and algorithm.kl_in == "reward"
-    if section == "reward" and kl_in_reward and not algorithm.allow_double_kl:
+    if section == "reward" and not cfg.algorithm.nodes_may_pay_kl:
         _refuse_double_kl(cfg, mount, cls)
 
 
 def _refuse_double_kl(cfg: RunConfig, mount: MountConfig, cls: type[RewardNode]) -> None:
-    from verl_core.trainer.reward import uses_kl_penalty
+    from verl_core.trainer.reward import DOUBLE_KL, DOUBLE_KL_HINT, uses_kl_penalty
 
     if uses_kl_penalty(cls):
         raise cfg.error(
             f"reward.{mount.name}.node_class",
-            f"{cls.__name__} subtracts a KL penalty itself, and algorithm.kl_in is reward: "
-            "the KL would be paid twice",
-            hint="set algorithm.kl_coef: 0, or algorithm.allow_double_kl: true",
+            f"{cls.__name__} {DOUBLE_KL}",
+            hint=DOUBLE_KL_HINT,
         )

@@ -22,12 +22,14 @@ class PromptRow:
         prompt: as the data set gave it: text or messages.
         ids: the prompt's token ids, chat template applied.
         columns: its data-set columns.
+        opened: the thinking that the prompt opens for the response: ``<think>`` and what follows.
     """
 
     row_id: str
     prompt: Any
     ids: NDArray[np.int64]
     columns: dict[str, Any]
+    opened: str = ""
 
 
 class PromptOrder:

@@ -6,7 +6,9 @@ dataflow. The trainer speaks to rewards only through `RewardEngine`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,14 @@ import torch
 from torch import Tensor
 
 from verl_core.dataflow import Node, StepBatch
-from verl_reward_sdk import ContractError, ProviderConfig, RewardBatch, RewardProvider, RewardResult
+from verl_reward_sdk import (
+    ConfigError,
+    ContractError,
+    ProviderConfig,
+    RewardBatch,
+    RewardProvider,
+    RewardResult,
+)
 
 #: What a node finds in its batch, data-set columns aside: see `RewardNode.compute_reward`.
 TENSOR_COLUMNS = (
@@ -25,6 +34,13 @@ TENSOR_COLUMNS = (
     "old_log_probs",
     "ref_log_prob",
 )
+
+
+_KL_PENALTY = "_compute_kl_penalty"
+DOUBLE_KL = (
+    "subtracts a KL penalty itself, and algorithm.kl_in is reward: the KL would be paid twice"
+)
+DOUBLE_KL_HINT = "set algorithm.kl_coef: 0, or algorithm.allow_double_kl: true"
 
 
 class RewardNode:
@@ -57,15 +73,45 @@ class RewardNode:
 
 
 def uses_kl_penalty(node_class: type[RewardNode]) -> bool:
-    """Whether any method of the class calls `_compute_kl_penalty`."""
+    """Whether any method of the class names `_compute_kl_penalty`, however it is wrapped. What
+    calls it from elsewhere is found out by `refuse_kl_penalty`, when it does."""
     for owner in node_class.__mro__:
         if owner is RewardNode:
             return False
-        for member in vars(owner).values():
-            code = getattr(member, "__code__", None)
-            if code is not None and "_compute_kl_penalty" in code.co_names:
-                return True
+        if any(_names_kl_penalty(code) for m in vars(owner).values() for code in _codes(m)):
+            return True
     return False
+
+
+def _codes(member: Any, depth: int = 0) -> Iterator[CodeType]:
+    """The code of a method, and of what it wraps: decorators, properties, partials, closures."""
+    if depth > 8:
+        return
+    if isinstance(member, CodeType):
+        yield member
+        parts: list[Any] = [const for const in member.co_consts if isinstance(const, CodeType)]
+    else:
+        names = ("__code__", "__func__", "__wrapped__", "fget", "func")
+        parts = [getattr(member, name, None) for name in names]
+        for cell in getattr(member, "__closure__", None) or ():
+            with suppress(ValueError):  # an empty cell
+                parts.append(cell.cell_contents)
+    for part in parts:
+        if part is not None and not isinstance(part, type):
+            yield from _codes(part, depth + 1)
+
+
+def _names_kl_penalty(code: CodeType) -> bool:
+    return _KL_PENALTY in code.co_names or _KL_PENALTY in code.co_consts
+
+
+def refuse_kl_penalty(node: RewardNode) -> None:
+    """Have `node` raise `ConfigError` where it computes a KL penalty after all."""
+
+    def refuse(_: Any) -> Tensor:
+        raise ConfigError(f"{type(node).__name__} {DOUBLE_KL}", hint=DOUBLE_KL_HINT)
+
+    vars(node)["_compute_kl_penalty"] = refuse
 
 
 class TensorShelf:
@@ -148,7 +194,7 @@ def reward_batch(batch: StepBatch, *, training: bool) -> RewardBatch:
         group_ids=batch["group_ids"],
         response_ids=batch["response_ids"],
         response_mask=[np.ones(len(ids), dtype=np.int64) for ids in batch["response_ids"]],
-        policy_version=batch.step - 1,
+        policy_version=batch.step - 1 if training else batch.step,
         step=batch.step,
         training=training,
     )

@@ -25,7 +25,7 @@ from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer import checkpoint, reward_state
 from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.display import Display, make_display
-from verl_core.trainer.encoding import encode_prompts
+from verl_core.trainer.encoding import encode_and_open
 from verl_core.trainer.evaluate import Evaluator
 from verl_core.trainer.memory import keep_large_blocks_apart
 from verl_core.trainer.model_set import ModelSet
@@ -34,7 +34,7 @@ from verl_core.trainer.near import near
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
-from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf
+from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf, refuse_kl_penalty
 from verl_core.trainer.run import Run
 from verl_core.trainer.run_folder import CONFIG, RunFolder, now
 from verl_core.trainer.tracking import Tracker
@@ -180,6 +180,7 @@ class Session:
         engine = self._build(
             self.cfg.rewards(),
             shelf,
+            pays_kl=self.cfg.algorithm.nodes_may_pay_kl,
             registry=registry,
             run_id=folder.run_id,
             store_path=folder.path / "weights.db",
@@ -194,9 +195,9 @@ class Session:
         return engine
 
     def _build(
-        self, rewards: RewardsConfig, shelf: TensorShelf | None, **options: Any
+        self, rewards: RewardsConfig, shelf: TensorShelf | None, *, pays_kl: bool, **options: Any
     ) -> RewardEngine:
-        factory = None if shelf is None else NodeFactory(shelf)
+        factory = None if shelf is None else NodeFactory(shelf, pays_kl=pays_kl)
         try:
             return RewardEngine.from_config(rewards, node_factory=factory, **options)
         except ConfigError as error:
@@ -248,7 +249,11 @@ class Session:
         if not rows:
             return None
         engine = self._build(
-            self.cfg.eval_rewards(), shelf, registry=checked.registry, frozen_weights=True
+            self.cfg.eval_rewards(),
+            shelf,
+            pays_kl=True,
+            registry=checked.registry,
+            frozen_weights=True,
         )
         self._stack.callback(engine.close)
         engine.setup()
@@ -287,15 +292,22 @@ def _announced(checked: Preflight, folder: RunFolder) -> str:
 
 
 class NodeFactory:
-    """Builds the `RewardNode`s among the mounts; the reward engine knows no torch."""
+    """Builds the `RewardNode`s among the mounts; the reward engine knows no torch.
 
-    def __init__(self, shelf: TensorShelf) -> None:
-        self.shelf = shelf
+    Args:
+        shelf: where they find their tensors.
+        pays_kl: whether they may subtract a KL penalty.
+    """
+
+    def __init__(self, shelf: TensorShelf, *, pays_kl: bool) -> None:
+        self.shelf, self.pays_kl = shelf, pays_kl
 
     def __call__(self, mount: MountConfig, base_dir: Path) -> NodeProvider:
         assert mount.node_class is not None
         cls = load_class(mount.node_class, RewardNode, base_dir)
         node = build(cls, dict(mount.init_kwargs), mount.safe_globals, base_dir)
+        if not self.pays_kl:
+            refuse_kl_penalty(node)
         return NodeProvider(node, self.shelf, mount.reads)
 
 
@@ -306,7 +318,7 @@ def prompt_rows(cfg: RunConfig, models: ModelSet, rows: Sequence[DataRow]) -> li
         ConfigError: a prompt is longer than ``data.max_prompt_tokens`` or the model's context; it
             names the file and the line.
     """
-    encoded = encode_prompts(
+    encoded, opened = encode_and_open(
         models.tokenizer,
         [row.prompt for row in rows],
         cfg.data.max_prompt_tokens,
@@ -320,6 +332,7 @@ def prompt_rows(cfg: RunConfig, models: ModelSet, rows: Sequence[DataRow]) -> li
             prompt=row.prompt,
             ids=ids,
             columns=dict(row.columns),
+            opened=thinking,
         )
-        for row, ids in zip(rows, encoded, strict=True)
+        for row, ids, thinking in zip(rows, encoded, opened, strict=True)
     ]

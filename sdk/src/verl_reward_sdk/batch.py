@@ -23,6 +23,7 @@ from verl_reward_sdk.turns import (
 )
 
 FINISH_REASONS = ("stop", "length", "abort", "tool_error")
+_FINISHED = frozenset(FINISH_REASONS)
 T = TypeVar("T")
 
 _ROW_FIELDS = (
@@ -92,6 +93,7 @@ class RewardBatch:
                 continue
             _check_length(name, value, n)
             object.__setattr__(self, name, frozen(value))
+        _check_finish_reason(self.finish_reason)
         for name, column in self.columns.items():
             _check_length(f"columns[{name!r}]", column, n)
         columns = {name: frozen(column) for name, column in self.columns.items()}
@@ -358,6 +360,18 @@ def _required(row: Mapping[str, Any], key: str, index: int) -> Any:
             f"a record has no {key!r}", provider="batch", row=index, value=list(row)
         )
     return row[key]
+
+
+def _check_finish_reason(reasons: Sequence[Any]) -> None:
+    for row, reason in enumerate(reasons) if not _FINISHED.issuperset(reasons) else ():
+        if reason not in _FINISHED:
+            raise ContractError(
+                "a finish_reason is none that is known",
+                provider="batch",
+                row=row,
+                value=reason,
+                bound="one of " + ", ".join(FINISH_REASONS),
+            )
 
 
 def _check_length(name: str, value: Any, n: int) -> None:

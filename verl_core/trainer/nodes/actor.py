@@ -57,7 +57,8 @@ class ActorNode(Node):
 
     def run(self, batch: StepBatch) -> Mapping[str, Any]:
         rows: Sequence[PromptRow] = batch["rows"]
-        layout = Layout(rows, int(self.sampling["n"]), batch.step, self.models.tokenizer)
+        n = int(self.sampling["n"])
+        layout = Layout(rows, n, row_names(batch.step, len(rows), n), self.models.tokenizer)
         scoring: StreamedScoring | None = batch.get("scoring")
 
         def hand_on(ended: Ended) -> None:
@@ -130,11 +131,17 @@ def step_seed(seed: int, step: int) -> int:
     return int(state[0] >> np.uint64(1))
 
 
-def row_names(step: int, prompts: int, n: int) -> tuple[list[str], list[str]]:
-    """``(sample_ids, group_ids)`` of a step's ``prompts * n`` rows."""
+def row_names(label: object, prompts: int, n: int, start: int = 0) -> tuple[list[str], list[str]]:
+    """``(sample_ids, group_ids)`` of ``prompts * n`` rows, unique in a run.
+
+    Args:
+        label: the training step, or a word for what is no training.
+        start: the place of the first prompt among all of `label`.
+    """
+    places = range(start, start + prompts)
     return (
-        [f"{step}-{place}-{j}" for place in range(prompts) for j in range(n)],
-        [f"{step}-{place}" for place in range(prompts) for _ in range(n)],
+        [f"{label}-{place}-{j}" for place in places for j in range(n)],
+        [f"{label}-{place}" for place in places for _ in range(n)],
     )
 
 
@@ -144,17 +151,24 @@ class Layout:
     Args:
         rows: the P prompts.
         n: responses a prompt.
-        step: names the rows.
+        names: sample ids and group ids, of `row_names`.
         tokenizer: decodes responses, each once.
     """
 
-    def __init__(self, rows: Sequence[PromptRow], n: int, step: int, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        rows: Sequence[PromptRow],
+        n: int,
+        names: tuple[list[str], list[str]],
+        tokenizer: Any,
+    ) -> None:
         repeated = [row for row in rows for _ in range(n)]
-        names = dict.fromkeys(name for row in rows for name in row.columns)
+        columns = dict.fromkeys(name for row in rows for name in row.columns)
         self._tokenizer, self._n = tokenizer, n
         self._decoder = ResponseDecoder(tokenizer)
-        self._data = {name: [row.columns.get(name) for row in repeated] for name in names}
-        sample_ids, group_ids = row_names(step, len(rows), n)
+        self._opened = [row.opened for row in repeated]
+        self._data = {name: [row.columns.get(name) for row in repeated] for name in columns}
+        sample_ids, group_ids = names
         self._columns: dict[str, list[Any]] = {
             "sample_ids": sample_ids,
             "group_ids": group_ids,
@@ -168,6 +182,7 @@ class Layout:
     ) -> None:
         """The responses to these rows."""
         texts, raw = self._decoder.both(response_ids)
+        raw = [self._opened[row] + text for row, text in zip(rows, raw, strict=True)]
         for name, values in zip(
             RESPONSE_COLUMNS, (response_ids, finish_reason, texts, raw), strict=True
         ):
@@ -203,11 +218,11 @@ def lay_out(
     n: int,
     response_ids: Sequence[Any],
     finish_reason: Sequence[str],
-    step: int,
+    names: tuple[list[str], list[str]],
     tokenizer: Any,
 ) -> dict[str, Any]:
     """`ROLLOUT_COLUMNS` of ``len(rows) * n`` responses."""
-    layout = Layout(rows, n, step, tokenizer)
+    layout = Layout(rows, n, names, tokenizer)
     layout.take(range(len(response_ids)), response_ids, finish_reason)
     return layout.columns()
 
