@@ -48,7 +48,7 @@ def test_only_none_is_no_knowledge_at_all() -> None:
         ([None, "0.5", 0.5], "row 1: the score is no number"),
         ([None, 2.0, 0.5], "row 1: the score is outside score_range"),
         ([None, 0.5], "wrong length"),
-        (["0.1", "0.2", "0.3"], "no numbers"),
+        (["0.1", "0.2", "0.3"], "row 0: the score is no number: got '0.1', expected float"),
     ],
 )
 def test_what_is_no_score_stays_an_error(scores: Any, words: str) -> None:

@@ -173,7 +173,7 @@ def test_a_provider_that_cannot_be_loaded_ends_it_and_names_the_mount(serve: Any
         (["server.host=0.0.0.0"], "VERL_REWARD_TOKEN"),
         (["reward.tone.wieght=2"], "weight"),
         (["reward.tone.plugin=toyy"], "toyy"),
-        (["--state", "run.yaml"], "cannot keep the weights in it"),
+        (["--state", "run.yaml"], "--state: nothing can be made in 'run.yaml'"),
     ],
 )
 def test_bad_input_ends_it_before_anything_is_loaded(

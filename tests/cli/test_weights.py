@@ -215,10 +215,44 @@ def test_another_program_at_the_address_is_exit_code_1(
     assert "answers (HTTP 200), but not as a control plane" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", ""])
-def test_what_is_no_url_is_exit_code_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["weights", "get", "--url", url]) == 2
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "ftp://localhost",
+        "http://",
+        "",
+        "  ",
+        "http://[::1",
+        "http://[::1]x:80",
+        "http://localhost:99999",
+        "http://localhost:0",
+        "http://localhost:-1",
+        "http://localhost:port",
+        "http://local host:8000",
+        "http://local\nhost:8000",
+        "http://localhost:8000/?run=1",
+        "http://localhost:8000/#weights",
+        "http://\u2100.example",
+        f"http://{'a' * 100}.example",
+        "http://..",
+    ],
+)
+@pytest.mark.parametrize("given", ["--url", "environment"])
+def test_what_is_no_url_is_exit_code_2(
+    url: str, given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_REWARD_URL", url)
+    named = given == "--url" or not url  # an empty variable is one that is not set
+    assert main(["weights", "get", *(["--url", url] if named else [])]) == 2
     assert "is not the address of a control plane" in capsys.readouterr().err
+
+
+def test_spaces_and_a_slash_around_an_address_do_not_count(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERL_REWARD_URL", f" {served.url}/\n")
+    assert main(["weights", "get"]) == 0
 
 
 def test_the_token_is_sent_and_a_missing_one_is_told(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,26 @@ from verl_core.config.condition import Condition, ConditionError, parse_conditio
         ("quote == 'it\\'s'", {"quote": "it's"}, True),
         ("准确 >= 1", {"准确": 1}, True),
         ("a == true", {"a": True}, True),
+        ("a == true", {"a": 1}, False),
+        ("a == false", {"a": 0}, False),
+        ("a == 1", {"a": True}, False),
+        ("a != 1", {"a": True}, True),
+        ("a == 0.0", {"a": False}, False),
+        ("a == 1", {"a": 1.0}, True),
+        ("a == b", {"a": True, "b": 1}, False),
+        ("a == b", {"a": [1, {"x": True}], "b": (1.0, {"x": 1})}, False),
+        ("a == b", {"a": [1, {"x": True}], "b": (1.0, {"x": True})}, True),
+        ("a == b", {"a": [1], "b": [1, 2]}, False),
+        ("a in [0, 1]", {"a": True}, False),
+        ("a not in [0, 1]", {"a": False}, True),
+        ("a in [0, true]", {"a": True}, True),
+        ("1 in tags", {"tags": [True]}, False),
+        ("[1] in tags", {"tags": [[True], [1]]}, True),
+        ("'x' in a", {"a": {"x": 1}}, True),
+        ("a == true", {"a": np.bool_(True)}, True),
+        ("a == 1", {"a": np.bool_(True)}, False),
+        ("a == 1", {"a": np.int64(1)}, True),
+        ("a", {"a": 1}, True),
     ],
 )
 def test_a_condition_holds_or_not(text: str, values: dict[str, object], answer: bool) -> None:
@@ -87,6 +108,20 @@ def test_what_has_no_order_is_an_error_and_not_false(text: str) -> None:
     condition = parse_condition(text)
     with pytest.raises(ConditionError):
         condition({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("a > 0", True), ("a <= 1", False), ("a < true", 0), ("a >= true", True), ("a < 1.5", True)],
+)
+def test_a_boolean_is_in_no_order_with_anything(text: str, value: object) -> None:
+    with pytest.raises(ConditionError, match="these two have no order"):
+        parse_condition(text)({"a": value})
+
+
+def test_a_condition_knows_whether_a_boolean_is_written_in_it() -> None:
+    assert parse_condition("a == true or b in [1, False]").booleans
+    assert not parse_condition("a == 'true' and truest and b == null and c in [1, 0]").booleans
 
 
 @given(st.text(alphabet="ab01.<>=!()[],'\" andorti-", max_size=30))

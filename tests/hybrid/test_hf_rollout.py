@@ -41,6 +41,20 @@ def sample(model: Any, **options: Any) -> Rollout:
     return HFRollout(model, pad_id=0, **engine).generate(PROMPTS, n, **asked)
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 9e-4])
+def test_a_temperature_too_near_to_0_is_refused_and_not_called_a_diverged_model(
+    model: Any, temperature: float
+) -> None:
+    with pytest.raises(ConfigError, match=r"temperature is .*; it must be at least 0\.001, or 0"):
+        sample(model, temperature=temperature)
+
+
+def test_at_the_lowest_temperature_everything_is_finite(model: Any) -> None:
+    rollout = sample(model, temperature=1e-3, with_log_probs=True)
+    assert rollout.log_probs is not None
+    assert all(np.isfinite(row).all() for row in rollout.log_probs)
+
+
 def as_lists(rollout: Rollout) -> list[list[int]]:
     return [row.tolist() for row in rollout.response_ids]
 

@@ -111,3 +111,9 @@ def test_a_class_that_pays_kl_is_known_wherever_it_calls_it():
 def test_a_node_without_compute_reward_says_what_is_missing():
     with pytest.raises(TypeError, match=r"RewardNode does not define compute_reward\(batch\)"):
         RewardNode().compute_reward({})
+
+
+def test_complex_rewards_are_refused_and_not_cut_to_their_real_part(shelf):
+    node = Says(lambda batch: torch.tensor([1 + 2j, 0j]))
+    with pytest.raises(ContractError, match=r"complex.*\(1\+2j\)"):
+        NodeProvider(node, shelf).score(batch_of(["s0", "s1"]))

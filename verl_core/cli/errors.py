@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from verl_core.trainer.near import here, started_here
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 
 DEBUG = "VERL_REWARD_DEBUG"
@@ -20,22 +21,28 @@ def run(action: Callable[[], Any]) -> int:
     both are one message on stderr. ``VERL_REWARD_DEBUG=1`` shows the traceback instead. What is
     not an error of verl-reward is a bug, and keeps its traceback.
     """
-    try:
-        action()
-    except SystemExit as stop:  # typer ends a command so, with its code
-        return _code(stop.code)
-    except VerlRewardError as error:
-        if os.environ.get(DEBUG, "0") not in ("", "0"):
-            raise
-        show(error)
-        return 2 if isinstance(error, ConfigError) else 1
+    with started_here():  # a plugin may change the folder; paths are shown to who started us
+        try:
+            action()
+        except SystemExit as stop:  # typer ends a command so, with its code
+            return _code(stop.code)
+        except VerlRewardError as error:
+            if os.environ.get(DEBUG, "0") not in ("", "0"):
+                raise
+            show(error)
+            return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 
 def show(error: VerlRewardError) -> None:
-    """Print `error` on stderr: its further lines below the first, its hint on one of its own."""
+    """Print `error` on stderr: its further lines below the first, its hint on one of its own.
+
+    Where stderr cannot be written to, nothing is said: the exit code still is.
+    """
     from rich.console import Console
     from rich.text import Text
+
+    from verl_core.trainer.display.steady import steady
 
     message, hint = str(error), getattr(error, "hint", None)
     if hint:
@@ -47,19 +54,16 @@ def show(error: VerlRewardError) -> None:
     if hint:
         text.append(below).append(hint, style="yellow")
     # soft_wrap: a place such as run.yaml:12:5 stays in one piece, to be copied or clicked.
-    Console(stderr=True).print(text, soft_wrap=True)
+    Console(file=steady(sys.stderr), stderr=True).print(text, soft_wrap=True)
 
 
 def from_here(text: str) -> str:
     """`text` with paths that lie under the current folder as one would type them here."""
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:  # somebody has removed it
-        return text
-    if here == os.path.dirname(here):  # the root: everything lies under it
+    start = here()
+    if start is None or start == os.path.dirname(start):  # the root: everything lies under it
         return text
     # Only where a path begins: /tmp/x is no part of /var/tmp/x.
-    begin = re.compile(r"(?<![\w./\\~-])" + re.escape(here + os.sep))
+    begin = re.compile(r"(?<![\w./\\~-])" + re.escape(start + os.sep))
     return begin.sub("", text)
 
 

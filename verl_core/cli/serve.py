@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from verl_core.plugins import PluginRegistry
     from verl_core.rewards import RewardEngine
     from verl_core.rewards.build import NodeFactory
-
-_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def command(
@@ -39,18 +36,36 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Serve a config's rewards and their weights over HTTP until Ctrl-C or SIGTERM.
+    """Serve a config's rewards and their weights over HTTP until Ctrl-C, SIGTERM or SIGHUP.
 
     Weights, pins and their history are kept, and are there again at the next start.
 
     Example: verl-reward serve examples/customer-service/run.yaml server.port=8001
     """
     from verl_core.config import load_run_config
+    from verl_core.trainer.display.steady import steady_streams
+    from verl_core.trainer.interrupt import stops_raise
 
     cfg = load_run_config(config, overrides or ())
-    folder = state or Path(cfg.output) / f"{cfg.name}.serve"
-    with _interruptible():
-        _serve(cfg, folder / "weights.db")
+    with steady_streams(), stops_raise():
+        _serve(cfg, _folder(cfg, state) / "weights.db")
+
+
+def _folder(cfg: RunConfig, state: Path | None) -> Path:
+    """Where the weights are kept: it can be made, or is there."""
+    from verl_core.trainer.output_folder import check_output
+    from verl_reward_sdk.errors import ConfigError
+
+    if state is None:
+        folder = Path(cfg.output) / f"{cfg.name}.serve"
+        with _located(cfg):
+            check_output(folder)
+        return folder
+    try:
+        check_output(state)
+    except ConfigError as error:
+        raise ConfigError(error.message, path="--state", hint=error.hint) from error
+    return state
 
 
 def _serve(cfg: RunConfig, path: Path) -> None:
@@ -152,22 +167,3 @@ def _located(cfg: RunConfig) -> Iterator[None]:
         if error.path is None or error.file is not None:
             raise
         raise located(cfg.root, error) from error
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM end the command as Ctrl-C does.
-
-    SIGINT too: a shell script starts a command that ends in ``&`` with SIGINT ignored, and Python
-    then leaves it so.
-    """
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in _STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,18 +63,22 @@ def command(
     """Train a language model with the rewards of a YAML file.
 
     While it trains, weights can be read and changed: verl-reward weights get|set. Ctrl-C once
-    finishes the step, checkpoints and writes the report; twice stops at once.
+    finishes the step, checkpoints and writes the report; twice stops at once. SIGTERM does the
+    same, and so does the end of ssh.
 
     Example: verl-reward train examples/customer-service/run.yaml trainer.steps=4
     """
     from verl_core.config import load_run_config
+    from verl_core.trainer.display.steady import steady_streams
+    from verl_core.trainer.interrupt import stops_raise
 
     settings = list(overrides or ())
-    cfg = load_run_config(config, settings)
-    if check:
-        _check(cfg, resume)
-        return
-    _train(cfg, config, settings, resume, plain)
+    with steady_streams(), stops_raise():
+        cfg = load_run_config(config, settings)
+        if check:
+            _check(cfg, resume)
+        else:
+            _train(cfg, config, settings, resume, plain)
 
 
 def _check(cfg: RunConfig, resume: str | None) -> None:
@@ -96,26 +102,28 @@ def _check(cfg: RunConfig, resume: str | None) -> None:
         highlight=False,
     )
     if resume is not None:
-        said = f"  {_going_on(cfg, resume)}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        for line in _going_on(cfg, resume):
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _going_on(cfg: RunConfig, resume: str) -> str:
-    """What ``--resume`` would go on with."""
+def _going_on(cfg: RunConfig, resume: str) -> list[str]:
+    """What ``--resume`` would go on with; before it, what is wrong with the run's folder."""
     from verl_core.trainer import checkpoint
     from verl_core.trainer.near import near
     from verl_core.trainer.run_folder import RunFolder
 
-    last = checkpoint.latest(RunFolder.to_resume(resume, Path(cfg.output), cfg.name).path)
+    folder = RunFolder.to_resume(resume, Path(cfg.output), cfg.name)
+    last = checkpoint.latest(folder.path)
     steps = cfg.trainer.steps
+    text = f"goes on from {near(last.path)}, with step {last.step + 1} of {steps}"
     if last.step > steps:
-        return f"{near(last.path)} holds step {last.step}: trainer.steps={steps} is refused"
-    if last.step == steps:
-        return (
+        text = f"{near(last.path)} holds step {last.step}: trainer.steps={steps} is refused"
+    elif last.step == steps:
+        text = (
             f"nothing is left to train: {near(last.path)} holds step {last.step}, and trainer.steps"
             f" is {steps}; a higher one trains on"
         )
-    return f"goes on from {near(last.path)}, with step {last.step + 1} of {steps}"
+    return [f"warning: {folder.warning}", text] if folder.warning else [text]
 
 
 def _train(
@@ -132,19 +140,32 @@ def _train(
     # Only now, since these import torch, which takes seconds.
     from verl_core.trainer import jsonl
     from verl_core.trainer.finish import finish, note_failure
+    from verl_core.trainer.interrupt import Interrupt
     from verl_core.trainer.setup import Session
     from verl_core.trainer.train import train
 
     session = Session(cfg, resume=resume, plain=plain, checked=checked)
-    with session as run:
-        if run.first_step > 1:
-            run.display.recall(jsonl.read(run.folder.path / "metrics.jsonl"))
+    with _refusals(), session as run, Interrupt(run.display.stopping) as interrupt:
+        again = _again(config, settings, run)
         try:
-            outcome = train(run)
+            if run.first_step > 1:
+                run.display.recall(jsonl.read(run.folder.path / "metrics.jsonl"))
+            outcome = train(run, interrupt)
+            finish(run, outcome, again=again)
         except BaseException as error:
-            note_failure(run, error, again=_again(config, settings, run))
+            note_failure(run, error, again=again)
             raise
-        finish(run, outcome, again=_again(config, settings, run))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """An `OSError` is the machine's refusal, no bug: a full disk, a folder that is gone."""
+    from verl_reward_sdk.errors import VerlRewardError
+
+    try:
+        yield
+    except OSError as error:
+        raise VerlRewardError(f"the run cannot go on: {error}") from error
 
 
 def _again(config: Path, settings: list[str], run: Run) -> str:

@@ -9,6 +9,9 @@
 
 There is no arithmetic, no call and no attribute, so a hyphen may stand in a name, and a condition
 always ends. ``extra_info.level`` walks into a column that holds mappings.
+
+As in YAML and JSON, and unlike in Python, true and false are no numbers: ``k == 1`` does not take
+true, ``k == true`` does not take 1, and neither of ``true < 1``, ``true < true`` has an order.
 """
 
 from __future__ import annotations
@@ -63,17 +66,20 @@ class Condition:
     Args:
         text: as it was written.
         names: the columns or mounts it reads (of ``extra_info.level``, ``extra_info``).
+        booleans: true or false is written in it, which no number is equal to.
     """
 
     text: str
     names: frozenset[str]
+    booleans: bool
     _term: Term = field(repr=False, compare=False)
 
     def __call__(self, values: Values) -> bool:
         """Whether it holds. An absent value is None: in no order with anything, equal to null.
 
         Raises:
-            ConditionError: text is put in order with a number, or ``in`` has no list to look in.
+            ConditionError: text or a boolean is put in order with a number, or ``in`` has no list
+                to look in.
         """
         return bool(self._term(values))
 
@@ -92,7 +98,7 @@ def parse_condition(text: str) -> Condition:
         raise parser.expected("'and', 'or' or the end")
     if not parser.names:
         raise ConditionError(f"{text!r} reads no column or mount, so that it is always the same")
-    return Condition(text, frozenset(parser.names), term)
+    return Condition(text, frozenset(parser.names), parser.booleans, term)
 
 
 class _Parser:
@@ -101,6 +107,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.names: set[str] = set()
+        self.booleans = False
         self.at = self.end = 0
         self.kind = self.token = ""
         self.next()
@@ -182,6 +189,7 @@ class _Parser:
             return self.listed(depth + 1)
         if kind == "name":
             value = _CONSTANTS[token]
+            self.booleans |= value is not None
         elif kind == "number":
             value = float(token) if re.search(r"[.eE]", token) else int(token)
         elif kind == "text":
@@ -215,10 +223,26 @@ def _lookup(name: str) -> Term:
     return look
 
 
+def _is_boolean(value: Any) -> bool:
+    # numpy's as well, which is not imported for it; it was called bool_ before numpy 2.
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether they are equal, where a boolean is no number."""
+    if _is_boolean(a) != _is_boolean(b):
+        return False
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
+    return bool(a == b)
+
+
 def _compare(sign: str, left: Term, right: Term) -> Term:
     if sign in ("==", "!="):
         equal = sign == "=="
-        return lambda values: bool(left(values) == right(values)) == equal
+        return lambda values: _same(left(values), right(values)) == equal
     order = _ORDER[sign]
 
     def compare(values: Values) -> bool:
@@ -226,6 +250,8 @@ def _compare(sign: str, left: Term, right: Term) -> Term:
         if a is None or b is None:
             return False
         try:
+            if _is_boolean(a) or _is_boolean(b):
+                raise TypeError
             return bool(order(a, b))
         except TypeError:
             raise ConditionError(f"{a!r} {sign} {b!r}: these two have no order") from None
@@ -242,6 +268,6 @@ def _contains(item: Term, container: Term) -> Term:
             return isinstance(what, str) and what in where
         if not isinstance(where, list | tuple | set | frozenset | Mapping):
             raise ConditionError(f"'in' needs a list or a text on its right, found {where!r}")
-        return what in where
+        return any(_same(what, item) for item in where)
 
     return contains

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
 from verl_core.config.base import Items, LocalPath, Model, Pair
+from verl_core.config.condition import ConditionError, parse_condition
+from verl_core.config.limits import MAX_SCORE
 from verl_core.config.names import composed
 from verl_core.config.problems import Finding, refuse
 from verl_core.config.weight import Weight
@@ -33,7 +36,7 @@ class Threshold(Model):
 class DefaultScore(Model):
     """``on_error: {default: x}``: what a failed row scores."""
 
-    default: float
+    default: float = Field(ge=-MAX_SCORE, le=MAX_SCORE)
     """The score."""
 
 
@@ -73,9 +76,21 @@ OnError = Annotated[
     | Annotated[DefaultScore, Tag("mapping")],
     Discriminator(_is_mapping),
 ]
+
+
+def _on_scores(text: str) -> str:
+    """A condition on scores, composed. One that cannot be read is told of with the others."""
+    text = composed(text)
+    with contextlib.suppress(ConditionError):
+        if parse_condition(text).booleans:
+            hint = "a score is a number: write 1 for true and 0 for false"
+            refuse([Finding((), f"{text!r} would never hold for a score", hint)])
+    return text
+
+
 Name = Annotated[str, AfterValidator(composed)]
 #: Names mounts, and compares their scores with numbers; no text in it could be meant as it is.
-OnMounts = Annotated[str, AfterValidator(composed)]
+OnMounts = Annotated[str, AfterValidator(_on_scores)]
 
 
 class MountKeys(Model):
@@ -98,7 +113,7 @@ class MountKeys(Model):
     """0 to a million, or a schedule: ``{linear: {from, to, steps}}``, ``{cosine: …}`` alike, or
     ``{step: {from, at}}``."""
 
-    penalty: float | None = Field(default=None, lt=0.0)
+    penalty: float | None = Field(default=None, lt=0.0, ge=-MAX_SCORE)
     """Gate: < 0, in units of the fused reward. Required."""
     threshold: Threshold | None = None
     """Gate: speak by the score: ``{below: x}`` or ``{above: x}``."""

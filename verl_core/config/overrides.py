@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from verl_core.config.document import parse_yaml
+from verl_core.config.document import MAX_DEPTH, parse_yaml
 from verl_core.config.forms import to_full_form
 from verl_core.config.mount import MountConfig
 from verl_core.config.names import composed
@@ -22,6 +22,9 @@ from verl_core.config.places import name_of, shown_value
 from verl_core.config.problems import known_keys
 from verl_core.config.tree import Node, Origin
 from verl_reward_sdk.errors import ConfigError, did_you_mean
+
+#: Characters of an override that cannot be read which its error shows.
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,35 @@ def parse_override(text: str, number: int) -> Override:
     """Read one override.
 
     Raises:
-        ConfigError: it is no ``key=value``, or its value is no YAML.
+        ConfigError: it is no ``key=value``, its value is no YAML, or both together are nested
+            deeper than `MAX_DEPTH` levels, as no file may be.
     """
     label = Origin(f"override {number}")
     path, equals, value = text.partition("=")
     path = path.strip()
     keys = tuple(path.split("."))
+    shown = repr(text) if len(text) <= _LONGEST else f"{text[:_LONGEST]!r}…"
     if not equals or not all(keys):
-        raise label.error(f"cannot read {text!r}", hint="write key=value, as in trainer.steps=3")
+        raise label.error(f"cannot read {shown}", hint="write key=value, as in trainer.steps=3")
+    deep = f"{shown} is nested deeper than {MAX_DEPTH} levels"
+    if len(keys) > MAX_DEPTH:
+        raise label.error(deep)
     origin = replace(label, path=path)
     try:
         node = _value(value, origin)
     except ConfigError as error:
         hint = error.hint or "put quotes around the value: 'key=\"…\"'"
         raise ConfigError(error.message, file=origin.file, path=path, hint=hint) from None
+    if len(keys) + _levels(node) > MAX_DEPTH:
+        raise label.error(deep)
     return Override(keys, node, origin)
+
+
+def _levels(node: Node) -> int:
+    """How many collections lie inside one another: at most `MAX_DEPTH`, as it was read."""
+    if not isinstance(node.value, dict | list):
+        return 0
+    return 1 + max((_levels(child) for _, child in node.children()), default=0)
 
 
 def _value(text: str, origin: Origin) -> Node:

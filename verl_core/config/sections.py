@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from verl_core.config.base import Items, LocalPath, Model, ModelName, Pair
+from verl_core.config.limits import MAX_THREADS, MIN_TEMPERATURE
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
@@ -55,7 +56,7 @@ class RolloutConfig(Model):
     """Prompts a step."""
     max_new_tokens: Count = 48
     """Longest response, in tokens."""
-    temperature: float = Field(default=1.0, gt=0.0)
+    temperature: float = Field(default=1.0, ge=MIN_TEMPERATURE)
     """Of sampling."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Sample from the likeliest tokens that together have this probability."""
@@ -149,7 +150,7 @@ class TrainerConfig(Model):
     """Evaluate after the last step."""
     reward_retries: int = Field(default=2, ge=0)
     """How often a step whose rewards failed is scored again."""
-    threads: Count | None = None
+    threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
     """Threads of torch; by default its own choice."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from verl_core.control.token import TOKEN_VARIABLE
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
@@ -43,14 +43,8 @@ class ControlClient:
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(
-                f"{url!r} is not the address of a control plane",
-                path="--url",
-                hint=f"it looks like {DEFAULT_URL}, as `verl-reward train` prints it",
-            )
-        self.url = url.rstrip("/")
+        parts = _parts_of(url)
+        self.url = url.strip().rstrip("/")
         self._is_local = parts.hostname in _LOOPBACK
         self._is_tls = parts.scheme == "https"  # else no certificates need to be read
         token = token or os.environ.get(TOKEN_VARIABLE) or None
@@ -95,7 +89,9 @@ class ControlClient:
                 timeout=_SECONDS, trust_env=not self._is_local, verify=self._is_tls
             ) as client:
                 answer = client.request(method, self.url + path, content=content, headers=sent)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        except (httpx.InvalidURL, UnicodeError) as error:  # such as a host's name of 100 letters
+            raise _no_address(self.url) from error
+        except httpx.HTTPError as error:
             raise NoAnswer(
                 f"no control plane answers at {self.url}: {error or type(error).__name__}",
                 f"start a run, or name its address: --url, or {URL_VARIABLE}",
@@ -118,6 +114,34 @@ class ControlClient:
         if answer.status_code >= 500:
             raise NoAnswer(f"{self.url} failed: {found['detail']}", "its log says more")
         raise _refusal(answer.status_code, found)
+
+
+def _parts_of(url: str) -> SplitResult:
+    """The parts of a control plane's address; spaces around it do not count.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    url = url.strip()
+    try:
+        parts = urlsplit(url)
+        port = parts.port  # its number is read here, not before
+    except ValueError as error:  # an open bracket, a port of letters or above 65535
+        raise _no_address(url) from error
+    # urlsplit passes over some of what can stand in no address, and takes it out.
+    plain = url.isprintable() and not any(c.isspace() or c in '<>"\\^`{|}' for c in url)
+    known = parts.scheme in ("http", "https") and parts.hostname
+    if not plain or not known or port == 0 or "?" in url or "#" in url:
+        raise _no_address(url)
+    return parts
+
+
+def _no_address(url: str) -> ConfigError:
+    return ConfigError(
+        f"{url!r} is not the address of a control plane",
+        path="--url",
+        hint=f"it looks like {DEFAULT_URL}, as `verl-reward train` prints it",
+    )
 
 
 def _refusal(status: int, problem: Mapping[str, Any]) -> ConfigError:

@@ -21,6 +21,7 @@ from verl_core.rewards.mount import Mount
 from verl_core.rewards.policy_rules import check_mounts, check_policy, mount_info
 from verl_core.rewards.process_state import kept
 from verl_core.rewards.raised import is_interrupt, told
+from verl_core.rewards.revisions import KeptWeights
 from verl_core.rewards.schedules import parse_schedule, value_at
 from verl_core.rewards.scoring import Scoring
 from verl_core.rewards.streaming import StreamedScoring
@@ -74,6 +75,7 @@ class RewardEngine:
         store_path: Path | None = None,
         store_shared: bool = False,
         run_id: str | None = None,
+        kept_weights: KeptWeights | None = None,
     ) -> RewardEngine:
         """Build and check everything; load nothing heavy.
 
@@ -89,6 +91,7 @@ class RewardEngine:
             store_shared: that file is meant to be open in several processes, which is not warned
                 of.
             run_id: the run whose revisions the engine's own store keeps.
+            kept_weights: of a run that is resumed: what its checkpoint knows of its weights.
 
         Raises:
             ConfigError: something in `cfg` cannot be used; it names the YAML path.
@@ -122,6 +125,7 @@ class RewardEngine:
                 gates=[m.name for m in cfg.mounts if m.is_gate],
                 allow_zero=cfg.fusion.allow_zero,
                 check=engine.check_weights,
+                kept=kept_weights,
             )
         return engine
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ from verl_core.rewards.cache.mounted import MountCache
 from verl_core.rewards.conditions import holds
 from verl_core.rewards.execution import Call, Limits, Runner
 from verl_core.rewards.learner import Learner
+from verl_core.rewards.process_state import Culprit, kept, watch
 from verl_core.rewards.raised import is_interrupt, told
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
 from verl_core.rewards.tokens import TokenRow, checked_token_scores
@@ -99,6 +102,8 @@ class Mount:
         self.counters = Counters()
         self._secrets = config.secrets
         self._reads = reads | frozenset(config.reads)
+        self._culprit = Culprit(f"mount {self.name!r} ({source})")
+        self._ends: WeakKeyDictionary[Call, Callable[[], None]] = WeakKeyDictionary()
         self._lock = threading.Lock()
         self._state = "new"
 
@@ -162,11 +167,27 @@ class Mount:
         if rows is not None:
             seen = seen.take(rows.tolist())
         if self.cache is None:
-            return self.runner.submit(seen)
+            return self._submit(seen)
         split = self.cache.split(seen)
         asked = seen if not split.hits else seen.take(split.ask.tolist())
-        call = self.runner.submit(asked) if len(asked) or not len(seen) else self._answered(asked)
+        call = self._submit(asked) if len(asked) or not len(seen) else self._answered(asked)
         call.split = split
+        return call
+
+    def _submit(self, batch: RewardBatch) -> Call:
+        """Hand it to the runner; what its provider changes of this process is put back."""
+        if self.execution == "process":  # which has its own
+            return self.runner.submit(batch)
+        end = watch.begin(self._culprit)
+        inline = self.execution == "inline"
+        try:
+            with kept(self._culprit, of_thread=True) if inline else contextlib.nullcontext():
+                call = self.runner.submit(batch)
+        except BaseException:
+            end()
+            raise
+        self._ends[call] = end
+        call.future.add_done_callback(lambda _: end())
         return call
 
     def _answered(self, nothing: RewardBatch) -> Call:
@@ -178,6 +199,8 @@ class Mount:
 
     def read(self, call: Call, n: int, rows: Rows | None) -> Answer:
         """The ended `call` as a column of n rows; `rows` as they were asked."""
+        # The future's own callback may come later than whoever waited for it.
+        self._ends.pop(call, _nothing)()
         split = call.split
         if split is None:
             answer = self._fresh(call, rows)
@@ -240,8 +263,8 @@ class Mount:
             provider=self._who, n=len(batch), score_range=self.score_range
         )
         codes = np.where(scored, OK, ABSTAINED).astype(np.int8)
-        reasons = dict(result.reasons)
-        for row, reason in result.failures.items():
+        failures, reasons = result.told(provider=self._who, n=len(batch))
+        for row, reason in failures.items():
             codes[row] = FAILED
             reasons[row] = reason
         extras = {name: np.array(col, dtype=np.float64) for name, col in result.extras.items()}
@@ -331,6 +354,10 @@ class Mount:
             **self.runner.describe(),
             "cache": None if self.cache is None else self.cache.describe(),
         }
+
+
+def _nothing() -> None:
+    """To do."""
 
 
 def _failed(error: BaseException, n: int) -> Answer:

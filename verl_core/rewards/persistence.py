@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sqlite3
 import threading
 import time
@@ -19,8 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from verl_core.rewards.revisions import Dial, Dials, Record
-from verl_core.rewards.schedules import parse_schedule, setting_form
+from verl_core.rewards.revisions import Record, dials_form, dials_from
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,12 @@ BUSY_SECONDS = 4.0
 wait for one that waits, is less than clients wait for an answer."""
 LEASE_SECONDS = 60.0
 """How long a step of the run waits for it: its end would be the end of the run."""
+_ROOM = 1 << 20  # bytes: with less, the disk is what is wrong
+WAY_OUT = (
+    "put it back from a copy, or move it away: `train --resume` then goes on with the weights of"
+    " the run's checkpoint, and whatever else opens it begins with those of the config"
+)
+"""What to do about a file that is damaged."""
 
 _SCHEMA = """
 CREATE TABLE revisions (
@@ -67,20 +73,6 @@ class StoreError(VerlRewardError):
 
 class StoreBusy(StoreError):
     """Another program held the file for too long. Nothing was changed; it may be tried again."""
-
-
-def _encode(dials: Dials) -> str:
-    return json.dumps(
-        {name: {"base": setting_form(d.base), "pin": d.pin} for name, d in dials.items()},
-        allow_nan=False,
-    )
-
-
-def _decode(text: str) -> dict[str, Dial]:
-    return {
-        name: Dial(parse_schedule(entry["base"]), entry["pin"])
-        for name, entry in json.loads(text).items()
-    }
 
 
 def _use_wal(connection: sqlite3.Connection, busy_seconds: float) -> None:
@@ -131,17 +123,34 @@ class RevisionLog:
         except (sqlite3.Error, OSError) as error:
             if connection is not None:
                 connection.close()
-            raise ConfigError(
-                f"cannot keep the weights in it: {error}",
-                file=path,
-                hint="it must be a file that verl-reward wrote, in a folder that may be written",
-            ) from error
+            raise self._unopened(error) from error
         except ConfigError:
             if connection is not None:
                 connection.close()
             raise
         self._connection = connection
         self._close = weakref.finalize(self, connection.close)  # also of a log nobody closed
+
+    def _unopened(self, error: Exception) -> ConfigError:
+        if _is_busy(error):
+            return ConfigError(
+                f"cannot keep the weights in it: another program holds it, and did for "
+                f"{self._busy_seconds:g} s ({error})",
+                file=self.path,
+                hint="wait for that program or end it (`fuser` names it), and start again",
+            )
+        if "full" in str(error) or not _has_room(self.path):
+            return ConfigError(
+                f"cannot keep the weights in it: {error}",
+                file=self.path,
+                hint="make room on its disk, or choose another folder",
+            )
+        return ConfigError(
+            f"cannot keep the weights in it: {error}",
+            file=self.path,
+            hint="it must be a file that verl-reward wrote, in a folder that may be written"
+            + (f"; {WAY_OUT}" if _is_damage(error) else ""),
+        )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         _use_wal(connection, self._busy_seconds)
@@ -211,16 +220,31 @@ class RevisionLog:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            where = "memory" if self.path is None else self.path
-            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        except (sqlite3.Error, OverflowError) as error:  # the latter: a number beyond 64 bits
+            where = self._where
+            if _is_busy(error):
                 raise StoreBusy(
                     f"another program holds {where}, and did for {self._busy_seconds:g} s: {error};"
                     " nothing was changed"
                 ) from error
             raise StoreError(
                 f"the weights in {where} could not be read or written: {error}; nothing was changed"
+                + (f"; {WAY_OUT}" if _is_damage(error) else "")
             ) from error
+
+    @property
+    def _where(self) -> str:
+        return "memory" if self.path is None else str(self.path)
+
+    def damaged(self, what: str) -> StoreError:
+        """The error that says `what` the file holds, which it cannot have been given, and what to
+        do."""
+        return StoreError(f"the weights in {self._where} are damaged: {what}; {WAY_OUT}")
+
+    def _whole(self, value: object, what: str) -> int:
+        if isinstance(value, int):
+            return value
+        raise self.damaged(f"{what} is {value!a:.80}")
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         with self._lock, self._translated():
@@ -240,7 +264,7 @@ class RevisionLog:
             record.author,
             record.reason,
             record.effective_step,
-            _encode(record.dials),
+            json.dumps(dials_form(record.dials), allow_nan=False),
         )
 
     def newest_revision(self) -> int:
@@ -266,7 +290,7 @@ class RevisionLog:
 
     def _record(self, clause: str, *values: Any) -> Record | None:
         rows = self._rows(f"SELECT * FROM revisions {clause}", *values)
-        return _as_record(rows[0]) if rows else None
+        return self._as_record(rows[0]) if rows else None
 
     def records(self, limit: int | None) -> list[tuple[Record, Record | None]]:
         """The newest `limit` revisions (None: all), newest first, each with its predecessor."""
@@ -276,13 +300,14 @@ class RevisionLog:
             -1 if limit is None else limit,
         )
         return [
-            (_as_record(row[:-1]), None if row[-1] is None else self.get(row[-1])) for row in rows
+            (self._as_record(row[:-1]), None if row[-1] is None else self.get(row[-1]))
+            for row in rows
         ]
 
     def leased(self, run_id: str, step: int) -> int | None:
         """The revision that the run fixed for `step`."""
         rows = self._rows("SELECT revision FROM leases WHERE run_id = ? AND step = ?", run_id, step)
-        return int(rows[0][0]) if rows else None
+        return self._whole(rows[0][0], f"the revision of step {step}") if rows else None
 
     def lease(self, run_id: str, step: int, revision: int) -> None:
         """Fix `revision` for `step`, inside a `transaction`."""
@@ -291,7 +316,16 @@ class RevisionLog:
     def last_step(self, run_id: str) -> int | None:
         """The highest step that the run has leased."""
         rows = self._rows("SELECT max(step) FROM leases WHERE run_id = ?", run_id)
-        return None if rows[0][0] is None else int(rows[0][0])
+        return None if rows[0][0] is None else self._whole(rows[0][0], "a step")
+
+    def _as_record(self, row: tuple[Any, ...]) -> Record:
+        try:
+            revision, run_id, time, author, reason, effective, settings = row
+            dials = dials_from(json.loads(settings))
+            return Record(revision, run_id, time, author, reason, effective, dials)
+        except (TypeError, ValueError, RecursionError) as error:
+            what = f"revision {row[0]!a:.80} holds what is no weight: {error}"
+            raise self.damaged(what) from error
 
     def close(self) -> None:
         with self._lock:
@@ -313,13 +347,24 @@ def newest_run(path: Path) -> str | None:
         log.close()
 
 
-def _as_record(row: tuple[Any, ...]) -> Record:
-    revision, run_id, time, author, reason, effective_step, settings = row
+def _is_damage(error: Exception) -> bool:
+    """Whether the file is to blame. What SQLite calls an operational error is of the system (the
+    folder, the rights, the disk), but for a table or column that is gone."""
+    if isinstance(error, sqlite3.OperationalError):
+        return "no such" in str(error)
+    return isinstance(error, sqlite3.DatabaseError | OverflowError)
+
+
+def _has_room(path: Path | None) -> bool:
+    """SQLite says "disk I/O error" of some full disks, where its log cannot grow."""
     try:
-        dials = _decode(settings)
-    except ValueError as error:
-        raise StoreError(f"revision {revision} holds what is no weight: {error}") from error
-    return Record(revision, run_id, time, author, reason, effective_step, dials)
+        return path is None or shutil.disk_usage(path.parent).free >= _ROOM
+    except OSError:
+        return True
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from verl_core.rewards.schedules import Setting, setting_form, value_at
+from verl_core.rewards.schedules import (
+    Setting,
+    parse_schedule,
+    setting_form,
+    value_at,
+    weight_value,
+)
 
 
 @dataclass(frozen=True)
@@ -30,9 +36,38 @@ Dials: TypeAlias = "Mapping[str, Dial]"
 """Every weight of a run, in config order."""
 
 
+def dials_form(dials: Dials) -> dict[str, Any]:
+    """`dials` as JSON-ready values, which `dials_from` reads back."""
+    return {name: {"base": setting_form(d.base), "pin": d.pin} for name, d in dials.items()}
+
+
+def dials_from(form: object) -> dict[str, Dial]:
+    """The opposite of `dials_form`.
+
+    Raises:
+        ValueError: it holds what is no weight; it names the mount.
+    """
+    if not isinstance(form, Mapping):
+        raise ValueError("its settings are no mapping of mounts")
+    dials = {}
+    for name, entry in form.items():
+        if not isinstance(entry, Mapping) or not {"base", "pin"} <= entry.keys():
+            raise ValueError(f"{name!a} has no base and pin")
+        try:
+            pin = None if entry["pin"] is None else weight_value(entry["pin"])
+            dials[str(name)] = Dial(parse_schedule(entry["base"]), pin)
+        except ValueError as error:
+            raise ValueError(f"{name!a}: {error}") from error
+    return dials
+
+
 @dataclass(frozen=True)
 class Record:
-    """One revision as it is written."""
+    """One revision as it is written. Its fields are checked: they may come from a damaged file.
+
+    Raises:
+        ValueError: a field holds what it cannot; it is named.
+    """
 
     revision: int
     run_id: str
@@ -42,12 +77,71 @@ class Record:
     effective_step: int
     dials: Dials
 
+    def __post_init__(self) -> None:
+        for name, least in (("revision", 1), ("effective_step", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"its {name} is {value!a:.80}")
+        for name in ("run_id", "time", "author"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"its {name} is {getattr(self, name)!a:.80}")
+        if self.reason is not None and not isinstance(self.reason, str):
+            raise ValueError(f"its reason is {self.reason!a:.80}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its fields as plain values, which `from_dict` reads back."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {"dials": dials_form(self.dials)}
+
+    @classmethod
+    def from_dict(cls, values: object) -> Record:
+        """The opposite of `as_dict`.
+
+        Raises:
+            ValueError: it is no revision.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(values, Mapping) or values.keys() != names:
+            raise ValueError("it holds no revision")
+        return cls(**{**values, "dials": dials_from(values["dials"])})
+
     def weights(self, step: int) -> dict[str, float]:
         return {name: dial.value(step) for name, dial in self.dials.items()}
 
     def settings(self) -> dict[str, float | dict[str, Any]]:
         """name -> number or schedule that is in force; the audit log's ``before`` and ``after``."""
         return {name: setting_form(dial.setting) for name, dial in self.dials.items()}
+
+
+@dataclass(frozen=True)
+class KeptWeights:
+    """What a run that is resumed knows of its weights from elsewhere than their file, which may be
+    lost.
+
+    Args:
+        step: the last step that was trained: that of its checkpoint.
+        revision: the highest that the run is known to have had; 0 where nothing is known.
+        record: the newest when the checkpoint was made; None where it kept none.
+    """
+
+    step: int
+    revision: int
+    record: Record | None = None
+
+    def missed(self, newest: Record | None, same: Record | None) -> str | None:
+        """What a file of weights lacks that was the run's, in words; None where it lacks nothing.
+
+        Args:
+            newest: the run's newest revision in the file.
+            same: the run's revision there that has the number of `record`.
+        """
+        if newest is None:
+            return "it holds no revision of this run"
+        if newest.revision < self.revision:
+            return f"its newest revision is {newest.revision}, and the run had {self.revision}"
+        if self.record and same and same.as_dict() != self.record.as_dict():
+            return f"its revision {same.revision} is not the one that the run had"
+        return None
 
 
 @dataclass(frozen=True)

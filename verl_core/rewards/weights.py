@@ -8,12 +8,7 @@ A lease fixes a revision for a step of the run and is kept with the revisions, s
 run replays each step's revision and only later changes are new to it. A change takes effect after
 the last leased step, with the next one (`WeightSnapshot.effective_step`).
 
-When a store is opened again:
-
-- the same run: the store's weights, bases and pins stand, whatever the config says now. A mount
-  that is new in the config joins with the config's weight, one that is gone leaves, both as one
-  revision by the author ``config``; a base that differs is logged, and not taken.
-- another run in the same file: it starts from its own config, as the next revision.
+What happens when a store is opened again: `verl_core.rewards.opening`.
 """
 
 from __future__ import annotations
@@ -24,22 +19,23 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from verl_core.rewards.opening import Opening, append, config_dials
 from verl_core.rewards.persistence import BUSY_SECONDS, LEASE_SECONDS, RevisionLog
 from verl_core.rewards.presence import Presence
 from verl_core.rewards.revisions import (
     Dial,
     Dials,
+    KeptWeights,
     Record,
     WeightChange,
     WeightSnapshot,
     change_of,
     snapshot_of,
 )
-from verl_core.rewards.schedules import Setting, parse_schedule, setting_form
+from verl_core.rewards.schedules import Setting
 from verl_core.rewards.weight_rules import (
     Check,
     StaleRevision,
@@ -48,13 +44,10 @@ from verl_core.rewards.weight_rules import (
     check_author,
     check_reason,
 )
-from verl_reward_sdk.errors import ConfigError
 
 __all__ = ["StaleRevision", "WeightChange", "WeightError", "WeightSnapshot", "WeightStore"]
 
 logger = logging.getLogger(__name__)
-
-_CONFIG = "config"
 
 Observer: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 
@@ -74,9 +67,14 @@ class WeightStore:
             that it cannot serve. Asked before a revision is written, for its every step.
         busy_seconds: how long a change waits for another program that holds `path`.
         lease_seconds: how long a lease does.
+        kept: of a run that is resumed: what its checkpoint knows of its weights.
+
+    Attributes:
+        lost: what a person must be told where `path` lacked revisions of the run, else None.
 
     Raises:
         ConfigError: the config's weights, or those that `path` holds, cannot be used.
+        StoreError: `path` is damaged.
     """
 
     def __init__(
@@ -91,17 +89,19 @@ class WeightStore:
         check: Check | None = None,
         busy_seconds: float = BUSY_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
+        kept: KeptWeights | None = None,
     ) -> None:
         self._lease_seconds = lease_seconds
         self._rules = WeightRules(frozenset(gates), allow_zero, () if check is None else (check,))
         self._observers: list[Observer] = []
         self._lock = threading.RLock()
-        dials = _config_dials(weights)
+        dials = config_dials(weights)
         self._log = RevisionLog(path, busy_seconds=busy_seconds)
         try:
             with self._log.transaction():
                 self.run_id = run_id or self._log.newest_run() or uuid.uuid4().hex[:12]
-                record, step = self._open(dials)
+                opening = Opening(self._log, self._rules, self.run_id)
+                record, step = opening.begin(dials, kept)
             self._seen = self._log.data_version()
         except BaseException:
             self._log.close()
@@ -114,6 +114,7 @@ class WeightStore:
                 " each sees what the other does; stop one of them unless that is meant",
                 path,
             )
+        self.lost = opening.lost
         # Replaced as a whole, so that readers need no lock: (newest revision, step in progress).
         self._view: tuple[Record, int] = (record, step)
 
@@ -132,6 +133,10 @@ class WeightStore:
         record, running = self._view
         shown = max(running, record.effective_step) if step is None else _as_step(step)
         return snapshot_of(record, shown)
+
+    def newest(self) -> Record:
+        """The newest revision, in the form that a checkpoint keeps. Takes no lock."""
+        return self._view[0]
 
     def refresh(self) -> WeightSnapshot:
         """`snapshot`, after a look whether another process has written to the file."""
@@ -163,6 +168,7 @@ class WeightStore:
 
         Raises:
             StoreBusy: another program held the file for longer than `lease_seconds`.
+            StoreError: the file is damaged.
         """
         step = _as_step(step)
         return self._log.patiently(lambda: self._lease(step), self._lease_seconds)
@@ -177,7 +183,9 @@ class WeightStore:
                     if revision is None
                     else self._log.get(revision)
                 )
-                assert record is not None  # a run's first revision is in force from step 0
+                if record is None:  # a run's first revision is in force from step 0
+                    what = f"there is no revision {revision}" if revision else "no revision is"
+                    raise self._log.damaged(f"{what} in force at step {step}")
                 if revision is None:
                     self._log.lease(self.run_id, step, record.revision)
             self._view = (newest, step)
@@ -279,46 +287,6 @@ class WeightStore:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _open(self, config: Dials) -> tuple[Record, int]:
-        """The run's newest revision, written now where it has none or its mounts have changed."""
-        own = self._log.latest(self.run_id)
-        last = self._log.last_step(self.run_id)
-        step = 0 if last is None else last
-        if own is None:
-            self._accept(config, 0)
-            return self._append(config, _CONFIG, "start of the run", 0), step
-        dials = {name: own.dials.get(name, dial) for name, dial in config.items()}
-        for name, dial in config.items():
-            if name in own.dials and own.dials[name].base != dial.base:
-                logger.warning(
-                    "reward.%s.weight is %s in the config now; the run keeps %s, with which it"
-                    " started: change it with `verl-reward weights set`",
-                    name,
-                    setting_form(dial.base),
-                    setting_form(own.dials[name].base),
-                )
-        effective = 0 if last is None else last + 1
-        self._accept(dials, effective)
-        if list(dials) == list(own.dials):
-            return own, step
-        added = [name for name in dials if name not in own.dials]
-        gone = [name for name in own.dials if name not in dials]
-        said = [f"{what}: {', '.join(n)}" for what, n in (("added", added), ("removed", gone)) if n]
-        return self._append(dials, _CONFIG, "; ".join(said) or "reordered", effective), step
-
-    def _accept(self, dials: Dials, step: int) -> None:
-        try:
-            self._rules.judge(dials, step)
-        except WeightError as error:
-            kept = self._log.latest(self.run_id)
-            if kept is None:
-                raise ConfigError(str(error), path="reward") from error
-            raise ConfigError(
-                f"revision {kept.revision}, with which the run would go on, is refused: {error}",
-                file=self._log.path,
-                hint="resume with the config that it ran with, or begin a new run",
-            ) from error
-
     def _write(
         self,
         edit: Callable[[Dials], Dials],
@@ -337,7 +305,7 @@ class WeightStore:
                 last = self._log.last_step(self.run_id)
                 effective = 0 if last is None else last + 1
                 self._rules.judge(dials, effective)
-                record = self._append(dials, author, reason, effective)
+                record = append(self._log, self.run_id, dials, author, reason, effective)
             running = self._view[1]
             self._view = (record, running)
         shown = max(running, effective)
@@ -349,20 +317,6 @@ class WeightStore:
         newest = self._log.latest(self.run_id)
         assert newest is not None  # written when the store was opened
         return newest
-
-    def _append(self, dials: Dials, author: str, reason: str | None, effective: int) -> Record:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        record = Record(
-            revision=self._log.newest_revision() + 1,
-            run_id=self.run_id,
-            time=now.replace("+00:00", "Z"),
-            author=author,
-            reason=reason,
-            effective_step=effective,
-            dials=dials,
-        )
-        self._log.append(record)
-        return record
 
     def _notify(self, before: WeightSnapshot, after: WeightSnapshot) -> None:
         for observer in list(self._observers):
@@ -377,17 +331,6 @@ def _observed(observer: Observer, before: WeightSnapshot, after: WeightSnapshot)
         logger.exception("an observer of the weights failed and is not called again")
         return False
     return True
-
-
-def _config_dials(weights: Mapping[str, Setting]) -> dict[str, Dial]:
-    return {name: Dial(_config_setting(name, setting)) for name, setting in weights.items()}
-
-
-def _config_setting(name: str, setting: object) -> Setting:
-    try:
-        return parse_schedule(setting)
-    except ValueError as error:
-        raise ConfigError(str(error), path=f"reward.{name}.weight") from error
 
 
 def _as_step(step: int) -> int:

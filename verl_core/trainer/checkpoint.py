@@ -2,35 +2,43 @@
 
 A checkpoint is written into a hidden folder beside its place, flushed to the disk, and renamed in
 one step. Whatever kills the process, ``checkpoints/`` holds only whole ones. What damages one later
-shows: ``trainer.json`` lists its files with their sizes, and `latest` takes no other than a whole
-one.
+shows: ``trainer.json`` lists its files with their sizes and SHA-256, and its own; `latest` takes no
+other than a whole one. Files are hashed while the disk still writes them: about 0.6 s a GiB.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
+from verl_core.trainer import seal
 from verl_core.trainer.quiet import quiet_transformers
 from verl_reward_sdk import ConfigError, VerlRewardError
 
 _NAME = re.compile(r"step_(\d{6,})$")
 _FACTS = "trainer.json"
-_FILES = "files"
+_FILES, _DIGESTS, _MARK = "files", "sha256", "mark"
+#: What is there in every checkpoint, and of what kind.
+_ALWAYS = {"step": int, "autocast": str}
 
 
 class CheckpointError(VerlRewardError):
-    """A checkpoint could not be written; the one before it is intact."""
+    """A checkpoint could not be written, the one before it is intact; or one cannot be read."""
+
+
+#: What torch raises of files that are none of its own, or no longer.
+_UNREADABLE = (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True)
@@ -51,27 +59,38 @@ class Checkpoint:
 
     def info(self) -> dict[str, Any]:
         """What the trainer noted in it."""
-        facts = self._facts()
-        facts.pop(_FILES, None)
-        return facts
+        ours = (_FILES, _DIGESTS, _MARK)
+        return {name: fact for name, fact in self._facts().items() if name not in ours}
 
     def damage(self) -> str | None:
-        """What is wrong with its files, in words that name one; None where it is whole.
+        """What is wrong with it, in words that name a file; None where it is whole.
 
-        One that was written before files were listed is taken as whole where its ``trainer.json``
-        can be read.
+        Every byte is read: of a file that this process has read before, and that was not written
+        since, only size and times. One that was written before digests were listed is taken as
+        whole where its sizes are right; before files were, where its ``trainer.json`` can be read.
         """
         try:
             facts = self._facts()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return f"{_FACTS} cannot be read ({error})"
-        for name, size in facts.get(_FILES, {}).items():
-            try:
-                found = (self.path / name).stat().st_size
-            except OSError:
-                return f"{name} is missing"
-            if found != size:
-                return f"{name} has {found} bytes and had {size}"
+        sizes, listed = facts.get(_FILES, {}), facts.get(_DIGESTS, {})
+        odd = self._odd(facts, sizes, listed)
+        return f"{_FACTS} {odd}" if odd else seal.damage(self.path, sizes, listed)
+
+    def _odd(self, facts: dict[str, Any], sizes: object, listed: object) -> str | None:
+        """What ``trainer.json`` cannot have said when it was written."""
+        for name, kind in _ALWAYS.items():
+            if not isinstance(facts.get(name), kind):
+                return f"does not say {name}"
+        if facts["step"] != self.step:
+            return f"is of step {facts['step']}"
+        if not isinstance(sizes, dict) or not isinstance(listed, dict):
+            return "holds no list of its files"
+        expected = facts.pop(_MARK, None)
+        if (expected is not None or listed) and expected != seal.mark(facts):
+            return "is not as it was written (its SHA-256 differs)"
+        if listed and listed.keys() != sizes.keys():
+            return "does not list all of its files"
         return None
 
     def _facts(self) -> dict[str, Any]:
@@ -85,8 +104,19 @@ class Checkpoint:
         return (self.path / f"{name}.pt").is_file()
 
     def load(self, name: str) -> Any:
-        """The object saved as `name`; tensors and plain values only."""
-        return torch.load(self.path / f"{name}.pt", map_location="cpu", weights_only=True)
+        """The object saved as `name`; tensors and plain values only.
+
+        Raises:
+            CheckpointError: it cannot be read, as may be of one without digests.
+        """
+        path = self.path / f"{name}.pt"
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except _UNREADABLE as error:
+            raise CheckpointError(
+                f"{path} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}; "
+                f"remove {self.path.name} to go on from the checkpoint before it"
+            ) from error
 
 
 def checkpoints(run_dir: Path) -> list[Checkpoint]:
@@ -169,14 +199,19 @@ def save(
             tokenizer.save_pretrained(draft / "policy")
         for name, value in objects.items():
             torch.save(value, draft / f"{name}.pt")
-        facts = {**info, "step": step, _FILES: _sizes(draft)}
+        with ThreadPoolExecutor(1) as beside:  # the disk writes while the processor hashes
+            hashing = beside.submit(seal.digests, draft)
+            _flush(draft)
+            facts = {**info, "step": step, _FILES: _sizes(draft), _DIGESTS: hashing.result()}
+        facts[_MARK] = seal.mark(facts)
         (draft / _FACTS).write_text(json.dumps(facts, indent=1), "utf-8")
-        _flush(draft)
+        _flush_file(draft / _FACTS)
+        _flush_folder(draft)
         if final.exists():  # what is left of one that somebody took apart, or damaged
             shutil.rmtree(final)
         draft.rename(final)
         _flush_folder(folder)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # on a full disk tokenizers raises nothing narrower
         shutil.rmtree(draft, ignore_errors=True)
         free = shutil.disk_usage(run_dir).free / 2**30
         raise CheckpointError(
@@ -192,30 +227,34 @@ def save(
 def _sweep(run_dir: Path, step: int, keep: int) -> None:
     """Remove what is older than the newest `keep` whole checkpoints, and damaged ones before
     `step`: they take no place of a whole one."""
-    found = checkpoints(run_dir)
-    kept = [one.step for one in found if not one.damage()][-keep:]
-    for one in found:
-        if one.step < step and one.step not in kept:
+    kept = 0
+    for one in reversed(checkpoints(run_dir)):
+        if kept < keep and not one.damage():
+            kept += 1
+        elif one.step < step:
             shutil.rmtree(one.path)
 
 
 def _sizes(folder: Path) -> dict[str, int]:
     """Every file under `folder` with its bytes."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return {name: path.stat().st_size for name, path in seal.files_of(folder).items()}
 
 
 def _flush(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _flush_file(path)
         else:
             _flush_folder(path)
     _flush_folder(folder)
+
+
+def _flush_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _flush_folder(folder: Path) -> None:

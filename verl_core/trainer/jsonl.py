@@ -77,6 +77,22 @@ def append(file: io.FileIO, lines: bytes) -> None:
         raise _unwritten(str(file.name), len(lines), error) from error
 
 
+def still_there(file: io.FileIO) -> io.FileIO:
+    """`file`, opened for appending; where somebody has removed it, a new one of its name: what is
+    written to a file without a name is lost."""
+    if os.fstat(file.fileno()).st_nlink > 0:
+        return file
+    try:
+        renewed = io.FileIO(file.name, "ab")
+    except OSError as error:
+        why = error.strerror or error
+        raise VerlRewardError(
+            f"{file.name} was removed, and cannot be made again: {why}"
+        ) from error
+    file.close()
+    return renewed
+
+
 def _unwritten(name: str, size: int, error: OSError) -> VerlRewardError:
     why = error.strerror or str(error)
     return VerlRewardError(f"{name}: {size} bytes could not be written: {why}")
@@ -100,6 +116,16 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
             elif line.endswith(b"\n"):
                 raise VerlRewardError(f"{path}:{number}: expected one JSON object on this line")
+
+
+def readable(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of `path`, first to last, as far as they can be read: no line is an error, and a
+    file that cannot be opened holds none."""
+    with contextlib.suppress(OSError), path.open("rb") as lines:
+        for line in lines:
+            record = _decode(line)
+            if record is not None:
+                yield record
 
 
 def keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:

@@ -25,7 +25,7 @@ from verl_core.trainer.log_probs import (
     response_log_probs,
     supports_shared_prefix,
 )
-from verl_core.trainer.model_source import ModelSource
+from verl_core.trainer.model_source import ModelSource, identity
 from verl_core.trainer.models import (
     configured_context,
     dtype_of,
@@ -41,7 +41,8 @@ class ModelSet:
     """Empty until `load`; a pipeline may be built and checked around it before.
 
     `context` is how many tokens the policy can read, None where it says nothing of a bound. It and
-    `tokenizer` are there from `read` on.
+    `tokenizer` are there from `read` on. `notices` are what a person must be told of how the models
+    were loaded.
 
     Args:
         cfg: ``model``, ``rollout``, ``optim``, ``trainer`` and ``algorithm`` are read.
@@ -60,6 +61,8 @@ class ModelSet:
         self.cfg = cfg
         self.autocast: torch.dtype | None = None
         self.shared_prefix = False
+        self.notices: list[str] = []
+        self._identities: dict[str, dict[str, str]] = {}
         self._rollout_model: Any = None
 
     # -- loading -----------------------------------------------------------------------------
@@ -72,6 +75,7 @@ class ModelSet:
         """
         self.tokenizer = load_tokenizer(policy)
         self.context = configured_context(policy)
+        self._identities["model"] = identity(policy.path, policy.id)
 
     def load(
         self,
@@ -88,6 +92,9 @@ class ModelSet:
             critic: what the critic starts from; None for no critic.
             reference: the reference model; None for none.
             resume: the checkpoint to go on from.
+
+        Raises:
+            CheckpointError: one of its files cannot be read.
         """
         cfg = self.cfg
         if not hasattr(self, "tokenizer"):
@@ -102,6 +109,7 @@ class ModelSet:
             self.reference = self._load(reference).requires_grad_(False)
         if critic is not None:
             self.critic = Critic(self._load(critic))
+            self._identities["critic"] = identity(critic.path, critic.id)
             self.critic_optimizer = self._adamw(
                 self.critic.trained_parameters(), cfg.optim.critic_lr
             )
@@ -122,8 +130,18 @@ class ModelSet:
         )
 
     def _precision(self, resume: Checkpoint | None) -> str:
-        """A resumed run computes as it began, whatever would be faster now."""
-        return str(resume.info()["autocast"]) if resume else self.cfg.optim.autocast
+        """``auto`` is decided once: a resumed run computes as it began, whatever would be faster
+        now. What the config names holds, as its other settings do, and is told where it is new."""
+        wanted = self.cfg.optim.autocast
+        if resume is None:
+            return wanted
+        before = str(resume.info()["autocast"])
+        if wanted not in ("auto", before):
+            self.notices.append(
+                f"optim.autocast is {wanted} now, and was {before}: from step {resume.step + 1} on "
+                "the run computes otherwise than it would have without the change"
+            )
+        return before if wanted == "auto" else wanted
 
     def _adamw(self, parameters: list[nn.Parameter], lr: float) -> torch.optim.AdamW:
         optim = self.cfg.optim
@@ -132,10 +150,17 @@ class ModelSet:
         )
 
     def _restore(self, checkpoint: Checkpoint, critic: bool) -> None:
-        self.optimizer.load_state_dict(checkpoint.load("optimizer"))
+        self._restore_optimizer(self.optimizer, checkpoint.load("optimizer"))
         if critic:
             self.critic.load_state_dict(checkpoint.load("critic"))
-            self.critic_optimizer.load_state_dict(checkpoint.load("critic_optimizer"))
+            self._restore_optimizer(self.critic_optimizer, checkpoint.load("critic_optimizer"))
+
+    def _restore_optimizer(self, optimizer: torch.optim.AdamW, state: dict[str, Any]) -> None:
+        """Load its moments; its settings are the config's, as its rate is at every step."""
+        optim = self.cfg.optim
+        optimizer.load_state_dict(state)
+        for group in optimizer.param_groups:
+            group.update(betas=optim.betas, weight_decay=optim.weight_decay)
 
     def objects(self) -> dict[str, Any]:
         """What a checkpoint holds beside the policy's weights."""
@@ -146,8 +171,8 @@ class ModelSet:
         return objects
 
     def info(self) -> dict[str, Any]:
-        """What a checkpoint notes of how the run computes."""
-        return {"autocast": "none" if self.autocast is None else "bfloat16"}
+        """What a checkpoint notes of how the run computes, and of which models it began with."""
+        return {"autocast": "none" if self.autocast is None else "bfloat16", **self._identities}
 
     # -- what nodes ask ----------------------------------------------------------------------
 

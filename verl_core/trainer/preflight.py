@@ -22,6 +22,7 @@ from verl_core.control.token import token_from_environment
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer.model_source import check_model
+from verl_core.trainer.output_folder import check_output
 from verl_core.trainer.run_folder import RunFolder
 from verl_reward_sdk import ConfigError, ProviderConfig, RewardProvider
 
@@ -76,12 +77,18 @@ def preflight(
     _check_models(cfg)
     if resume is not None:  # before the port: a run that still runs holds its port too
         RunFolder.to_resume(resume, Path(cfg.output), cfg.name).refuse_if_running()
+    else:
+        _check_output(cfg)
     if cfg.server.enabled:
         check_port(cfg)
     _check_rewards(cfg, registry, load=load_rewards)
     _check_nodes(cfg)
     node_mounts = tuple(mount.name for mount in cfg.reward if mount.node_class is not None)
     models, pipeline = _build(cfg, registry, node_mounts)
+    if resume is not None:
+        from verl_core.trainer.resuming import check_resumed  # needs torch
+
+        check_resumed(cfg, resume, needs_critic=pipeline.has("gae"))
     return Preflight(
         cfg=cfg,
         registry=registry,
@@ -111,6 +118,13 @@ def _build(
     except ConfigError as error:
         raise cfg.error(error.path or "dataflow", error.message, hint=error.hint or "") from error
     return models, pipeline
+
+
+def _check_output(cfg: RunConfig) -> None:
+    try:
+        check_output(Path(cfg.output), cfg.name)
+    except ConfigError as error:
+        raise located(cfg.root, error) from error
 
 
 def _check_models(cfg: RunConfig) -> None:

@@ -177,6 +177,14 @@ class NodeProvider(RewardProvider[ProviderConfig]):
                 value=type(rewards).__name__,
                 bound=f"a float tensor of shape ({len(batch)},)",
             )
+        if rewards.is_complex():  # float64 would drop what is imaginary
+            raise ContractError(
+                "compute_reward returned complex numbers",
+                provider=type(self._node).__name__,
+                row=0 if rewards.numel() else None,
+                value=rewards.flatten()[0].item() if rewards.numel() else str(rewards.dtype),
+                bound=f"a float tensor of shape ({len(batch)},)",
+            )
         return RewardResult(
             scores=rewards.detach().to("cpu", torch.float64).numpy().astype(np.float64)
         )

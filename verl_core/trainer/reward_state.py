@@ -12,16 +12,39 @@ import numpy as np
 import torch
 
 from verl_core.rewards.engine import RewardEngine
-from verl_core.trainer.checkpoint import Checkpoint
+from verl_core.rewards.revisions import Record
+from verl_core.trainer.checkpoint import Checkpoint, CheckpointError
 
 #: The name of its file in a checkpoint, without ``.pt``.
 NAME = "rewards"
 _ARRAY = "__array__"
+_WEIGHTS = "weights"
 
 
 def saved(engine: RewardEngine) -> Any:
-    """`RewardEngine.state`, to be saved."""
-    return _packed(engine.state())
+    """`RewardEngine.state` and the newest revision of the weights, to be saved."""
+    state = engine.state()
+    if engine.store is not None:
+        state[_WEIGHTS] = engine.store.newest().as_dict()
+    return _packed(state)
+
+
+def weights(checkpoint: Checkpoint) -> Record | None:
+    """The newest revision of the weights when `checkpoint` was made; None where it keeps none, as
+    before weights were kept.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    state = _unpacked(checkpoint.load(NAME)) if checkpoint.has(NAME) else {}
+    if not isinstance(state, dict) or _WEIGHTS not in state:
+        return None
+    try:
+        return Record.from_dict(state[_WEIGHTS])
+    except ValueError as error:
+        raise CheckpointError(
+            f"the weights in {checkpoint.path} cannot be used: {error}"
+        ) from error
 
 
 def restore(engine: RewardEngine, checkpoint: Checkpoint) -> None:
@@ -31,6 +54,7 @@ def restore(engine: RewardEngine, checkpoint: Checkpoint) -> None:
     Raises:
         ConfigError: it holds what a mount or the policy of today's config cannot take.
         ProviderError: a provider cannot take its state.
+        CheckpointError: it cannot be read.
     """
     if checkpoint.has(NAME):
         engine.load_state(_unpacked(checkpoint.load(NAME)))

@@ -23,7 +23,8 @@ from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.pipeline import Pipeline
 from verl_core.trainer.prompts import PromptOrder, PromptRow
 from verl_core.trainer.reward import TensorShelf
-from verl_core.trainer.run_folder import RunFolder, now
+from verl_core.trainer.run_folder import RunFolder
+from verl_core.trainer.state_file import now
 from verl_core.trainer.tracking import Tracker
 
 

@@ -5,20 +5,28 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from verl_core.trainer.near import near
-from verl_reward_sdk import ConfigError
+from verl_core.trainer.output_folder import refused
+from verl_core.trainer.state_file import (
+    CONFIG,
+    STATE,
+    now,
+    read_state,
+    rebuilt,
+    run_name,
+    state_damage,
+)
+from verl_core.trainer.written import write_whole
+from verl_reward_sdk import ConfigError, VerlRewardError
 
-STATE = "state.json"
-CONFIG = "config.yaml"
 LOCK = ".lock"
 
 
@@ -28,26 +36,42 @@ class RunFolder:
     Args:
         path: the folder; it exists.
         run_id: names this run to clients of its control plane, across resumes.
+        known: what ``state.json`` says, or should: it is written again where the file does not.
+        warning: how the file was found damaged, and what was done about it; empty where it was not.
     """
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run_id: str,
+        *,
+        known: Mapping[str, Any] | None = None,
+        warning: str = "",
+    ) -> None:
         self.path = path
         self.run_id = run_id
+        self.warning = warning
+        self._known = {"run_id": run_id, **(known or {})}
 
     @classmethod
     def create(cls, output: Path, name: str) -> RunFolder:
-        """A new folder. Where ``<output>/<name>`` is taken, ``-2``, ``-3``, … follow the name."""
-        output.mkdir(parents=True, exist_ok=True)
-        number = 1
-        while True:
-            path = output / (name if number == 1 else f"{name}-{number}")
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:
-                number += 1
-        folder = cls(path.resolve(), f"{path.name}-{secrets.token_hex(3)}")
-        folder.note(run_id=folder.run_id, name=name, started=now())
+        """A new folder. Where ``<output>/<name>`` is taken, ``-2``, ``-3``, … follow the name.
+
+        Raises:
+            ConfigError: it cannot be made.
+            VerlRewardError: nothing can be written into it, as on a full disk; it is gone again.
+        """
+        try:
+            path = _made(output, name)
+        except (OSError, ValueError) as error:
+            raise refused(output, getattr(error, "strerror", None) or str(error)) from error
+        known = {"name": name, "started": now()}
+        folder = cls(path.resolve(), f"{path.name}-{secrets.token_hex(3)}", known=known)
+        try:
+            folder.note()
+        except VerlRewardError:
+            path.rmdir()
+            raise
         return folder
 
     @classmethod
@@ -66,18 +90,31 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of an earlier run.
+        """The folder of an earlier run. Where its ``state.json`` is lost or damaged, what it said
+        is taken from the run's other files, and `warning` says so; nothing is written.
 
         Raises:
-            ConfigError: it is no run's folder.
+            ConfigError: it is no run's folder, or no whole checkpoint says whose.
         """
-        state = read_state(path)
-        if "run_id" not in state:
+        damage = state_damage(path)
+        known = read_state(path) if damage is None else rebuilt(path)
+        if "run_id" not in known:
             raise ConfigError(
-                f"{path} is no run's folder (it has no {STATE})",
-                hint="name a folder that `verl-reward train` made",
+                f"{path} is no run's folder ({STATE}: {damage}; and no whole checkpoint says which "
+                "run it was)",
+                hint="name a folder that `verl-reward train` made, or put the file back from a "
+                "copy; else start the run anew without --resume",
             )
-        return cls(path.resolve(), str(state["run_id"]))
+        if (path / STATE).is_dir():
+            raise ConfigError(
+                f"{path / STATE} is a folder",
+                hint="move it away: the file is made again from the run's checkpoint",
+            )
+        warning = (
+            f"{near(path / STATE)} cannot be used ({damage}): what it said of the run "
+            f"{known['run_id']} is taken from the run's other files"
+        )
+        return cls(path.resolve(), known["run_id"], known=known, warning=warning if damage else "")
 
     @classmethod
     def newest(cls, output: Path, name: str) -> RunFolder:
@@ -90,9 +127,9 @@ class RunFolder:
 
         found = []
         for path in output.iterdir() if output.is_dir() else ():
-            state = read_state(path)
-            if state.get("name") == name and checkpoints(path):
-                found.append((str(state.get("started", "")), path))
+            if checkpoints(path) and run_name(path) == name:
+                state = read_state(path) if state_damage(path) is None else rebuilt(path)
+                found.append((state.get("started", ""), path))
         if not found:
             raise ConfigError(
                 f"there is no run named {name!r} with a complete checkpoint under "
@@ -109,14 +146,10 @@ class RunFolder:
         that was killed is free at once.
 
         Raises:
-            ConfigError: a run trains in it, in this process or another.
+            ConfigError: a run trains in it, in this process or another; or it cannot be written.
         """
-        lock = FileLock(self.path / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise self._running() from None
-        except NotImplementedError:  # a file system that knows no locks: nobody can be told apart
+        lock = self._locked()
+        if lock is None:
             yield
             return
         try:
@@ -127,14 +160,26 @@ class RunFolder:
 
     def refuse_if_running(self) -> None:
         """Raise what `held` would raise now; nothing where the folder is free."""
+        if (lock := self._locked()) is not None:
+            lock.release()
+
+    def _locked(self) -> BaseFileLock | None:
+        """The folder's lock, held; None on a file system that knows no locks, where nobody can be
+        told apart."""
         lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             raise self._running() from None
         except NotImplementedError:
-            return
-        lock.release()
+            return None
+        except OSError as error:
+            raise ConfigError(
+                f"{near(self.path)} cannot be written to: {error.strerror or error}",
+                hint="make it writable, or copy it to where it is and name its new place: "
+                "--resume NEWDIR",
+            ) from error
+        return lock
 
     def _running(self) -> ConfigError:
         pid = self.state().get("pid", "unknown")
@@ -148,28 +193,25 @@ class RunFolder:
         """Merge `facts` into ``state.json``, in one rename.
 
         Raises:
-            OSError: it cannot be written, as on a full disk; it stands as it was.
+            VerlRewardError: it cannot be written, as on a full disk; it stands as it was.
         """
-        state = {**read_state(self.path), **facts}
-        draft = self.path / f".{STATE}.draft"
-        try:
-            draft.write_text(json.dumps(state, indent=1) + "\n", "utf-8")
-            os.replace(draft, self.path / STATE)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
+        state = {**self._known, **read_state(self.path), **facts}
+        write_whole(self.path / STATE, json.dumps(state, indent=1) + "\n")
 
     def state(self) -> dict[str, Any]:
         return read_state(self.path)
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """The facts of the run in `path`; empty where it is no run's folder."""
-    try:
-        state: dict[str, Any] = json.loads((path / STATE).read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return {}
-    return state
+def _made(output: Path, name: str) -> Path:
+    output.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = output / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            number += 1
 
 
 def held_out_prompts(path: Path) -> tuple[Path | None, str]:
@@ -184,8 +226,3 @@ def held_out_prompts(path: Path) -> tuple[Path | None, str]:
         return None, "prompt"
     file = Path(str(data.get("eval") or ""))
     return file if file.is_file() else None, str(data.get("prompt_key") or "prompt")
-
-
-def now() -> str:
-    """The time in UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -34,10 +34,13 @@ from verl_core.trainer.near import near
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
+from verl_core.trainer.resuming import kept_weights, refuse_other_critic, refuse_other_model
 from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf, refuse_kl_penalty
 from verl_core.trainer.run import Run
-from verl_core.trainer.run_folder import CONFIG, RunFolder, now
+from verl_core.trainer.run_folder import RunFolder
+from verl_core.trainer.state_file import CONFIG, now
 from verl_core.trainer.tracking import Tracker
+from verl_core.trainer.written import write_whole
 from verl_reward_sdk import ConfigError
 
 
@@ -84,16 +87,16 @@ class Session:
         cfg = self.cfg
         checked = self.checked or preflight(cfg, PluginRegistry(), resume=self.resume)
         registry = checked.registry
-        damaged: list[str] = []
-        folder, resumed = self._folder(damaged.append)
+        warnings: list[str] = []
+        folder, resumed = self._folder(warnings.append)
         first_step = resumed.step + 1 if resumed else 1
         shelf = TensorShelf() if checked.needs_tensors else None
-        engine = self._engine(registry, folder, shelf)
+        engine = self._engine(registry, folder, shelf, resumed, warnings.append)
         status = {"ready": False, "step": first_step - 1, "steps": cfg.trainer.steps}
         server = self._serve(folder, engine, status, registry)
         display = self._display(folder, first_step, server)
         display.say(_announced(checked, folder))
-        for text in damaged:
+        for text in warnings:
             display.say(f"warning: {text}")
         if server is not None:
             display.say(f"weights can be changed at {server.url} (its routes: /docs)")
@@ -101,6 +104,8 @@ class Session:
             display.say(f"resuming {folder.path.name} after step {resumed.step}")
         with display.phase("loading models"):
             policy = resolve_model(cfg.model.path, base_dir=cfg.base_dir, say=display.say)
+            if resumed is not None:
+                refuse_other_model(cfg, resumed, policy)
             checked.models.read(policy)
             rows = prompt_rows(cfg, checked.models, checked.train)
             held_out = prompt_rows(cfg, checked.models, checked.held_out)
@@ -159,10 +164,15 @@ class Session:
     def _folder(self, warn: Callable[[str], object]) -> tuple[RunFolder, Checkpoint | None]:
         output = Path(self.cfg.output)
         if self.resume is None:
-            self._made = RunFolder.create(output, self.cfg.name)
+            try:
+                self._made = RunFolder.create(output, self.cfg.name)
+            except ConfigError as error:
+                raise placed(self.cfg, error) from error
             self._stack.enter_context(self._made.held())
             return self._made, None
         folder = RunFolder.to_resume(self.resume, output, self.cfg.name)
+        if folder.warning:
+            warn(folder.warning)
         self._stack.enter_context(folder.held())
         resumed = checkpoint.latest(folder.path, warn)
         if resumed.step > self.cfg.trainer.steps:
@@ -175,7 +185,12 @@ class Session:
         return folder, resumed
 
     def _engine(
-        self, registry: PluginRegistry, folder: RunFolder, shelf: TensorShelf | None
+        self,
+        registry: PluginRegistry,
+        folder: RunFolder,
+        shelf: TensorShelf | None,
+        resumed: Checkpoint | None,
+        warn: Callable[[str], object],
     ) -> RewardEngine:
         engine = self._build(
             self.cfg.rewards(),
@@ -184,9 +199,12 @@ class Session:
             registry=registry,
             run_id=folder.run_id,
             store_path=folder.path / "weights.db",
+            kept_weights=kept_weights(folder.path, resumed) if resumed else None,
         )
         self._stack.callback(engine.close)
         if engine.store is not None:
+            if engine.store.lost:
+                warn(engine.store.lost)
             engine.store.subscribe(
                 lambda before, after: registry.notify(
                     "verl_reward_weights_changed", before=before, after=after
@@ -233,6 +251,8 @@ class Session:
         if checked.pipeline.has("gae"):
             name = cfg.model.critic or cfg.model.path
             critic = resolve_model(name, base_dir=cfg.base_dir, say=display.say)
+            if resumed is not None:
+                refuse_other_critic(cfg, resumed, critic)
         keep_large_blocks_apart()  # not before: a conversion uses its blocks again
         checked.models.load(
             policy,
@@ -242,6 +262,8 @@ class Session:
             else None,
             resume=resumed,
         )
+        for text in checked.models.notices:
+            display.say(f"warning: {text}")
 
     def _evaluator(
         self, checked: Preflight, rows: Sequence[PromptRow], shelf: TensorShelf | None
@@ -269,7 +291,7 @@ class Session:
         return self._stack.enter_context(tracker)
 
     def _note(self, folder: RunFolder) -> None:
-        (folder.path / CONFIG).write_text(self.cfg.to_yaml(), "utf-8")
+        write_whole(folder.path / CONFIG, self.cfg.to_yaml())
         facts: dict[str, Any] = {"model": self.cfg.model.path, "steps": self.cfg.trainer.steps}
         if self.resume is not None:
             facts["resumed"] = now()

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from verl_core.trainer import jsonl
+from verl_core.trainer.written import naming
 from verl_reward_sdk import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Tracker:
     ) -> None:
         self.samples_per_step = samples_per_step
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._board = _open_board(run_dir / "tensorboard", tensorboard, start_step)
+        self._board_folder = run_dir / "tensorboard"
+        with naming(self._board_folder):
+            self._board = _open_board(self._board_folder, tensorboard, start_step)
         for name in ("metrics.jsonl", "samples.jsonl"):
             jsonl.keep(run_dir / name, lambda record: _step_of(record) <= start_step)
         # Unbuffered: a line is in the file once its write returns, whatever ends the process.
@@ -52,7 +55,11 @@ class Tracker:
         self._samples = (run_dir / "samples.jsonl").open("ab", buffering=0)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write one step's figures. Values that are finite numbers go to TensorBoard too."""
+        """Write one step's figures. Values that are finite numbers go to TensorBoard too.
+
+        Where somebody has removed ``metrics.jsonl``, a new one begins with this step.
+        """
+        self._metrics = jsonl.still_there(self._metrics)
         jsonl.append(self._metrics, jsonl.encode({"step": step, **metrics}))
         self.board(step, metrics)
 
@@ -60,11 +67,12 @@ class Tracker:
         """Give figures to TensorBoard alone: those of an evaluation have a file of their own."""
         if self._board is None:
             return
-        for key, value in metrics.items():
-            number = jsonl.plain(value)
-            if isinstance(number, (int, float)):
-                self._board.add_scalar(key, number, step)
-        self._board.flush()
+        with naming(self._board_folder):
+            for key, value in metrics.items():
+                number = jsonl.plain(value)
+                if isinstance(number, (int, float)):
+                    self._board.add_scalar(_tag(key), number, step)
+            self._board.flush()
 
     def choose(self, fused: Sequence[float]) -> tuple[int, ...]:
         """Which rows of a step to keep: `samples_per_step` of them, spread from worst to best.
@@ -87,14 +95,17 @@ class Tracker:
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append sample rows, each ``{sample_id, group_id, prompt, response, …, explain}``."""
         lines = b"".join(jsonl.encode({"step": step, **row}) for row in rows)
+        self._samples = jsonl.still_there(self._samples)
         jsonl.append(self._samples, lines)
 
     def close(self) -> None:
         """Close the files. Closing twice does no harm."""
         self._metrics.close()
         self._samples.close()
-        if self._board is not None:
-            self._board.close()
+        board, self._board = self._board, None
+        if board is not None:
+            with naming(self._board_folder):
+                board.close()
 
     def __enter__(self) -> Tracker:
         return self
@@ -106,6 +117,11 @@ class Tracker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _tag(name: str) -> str:
+    """`name` as TensorBoard can hold it: a lone surrogate, which is no UTF-8, as its escape."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _step_of(record: Mapping[str, Any]) -> float:

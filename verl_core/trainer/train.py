@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from verl_core.dataflow import StepBatch
@@ -30,30 +30,35 @@ from verl_core.trainer.nodes.actor import row_names
 from verl_core.trainer.reward import reward_batch
 from verl_core.trainer.run import Run
 from verl_core.trainer.split import source_figures
+from verl_core.trainer.written import naming
 from verl_reward_sdk import RewardError, VerlRewardError
 
 
-def train(run: Run) -> str:
+def train(run: Run, interrupt: Interrupt | None = None) -> str:
     """Train from ``run.first_step`` to the last step; evaluate before, on the way and after.
 
     What is checkpointed is so before the evaluation that is due beside it: one that was cut, or
     failed, is made when the run goes on.
 
+    Args:
+        interrupt: entered already; None for one that ends with the training.
+
     Returns:
-        ``finished``, or ``stopped`` where Ctrl-C left something undone. Either way the last step
-        that was trained is checkpointed, be it step 0.
+        ``finished``, or ``stopped`` where Ctrl-C, SIGTERM or SIGHUP left something undone. Either
+        way the last step that was trained is checkpointed, be it step 0.
 
     Raises:
         VerlRewardError: a step cannot be trained on, or an evaluation made, as where rewards failed
             beyond repair; or the machine refused, as where a disk is full. The last whole step is
-            checkpointed where that is possible, whatever is raised.
+            checkpointed where that is possible, whatever is raised; a second Ctrl-C does not wait.
     """
     steps, trained, evaluated = run.cfg.trainer.steps, run.first_step - 1, True
     if run.streams and run.early.barrier is not None:
         run.display.say(
             f"mounts behind the node {run.early.barrier} score when the step's responses are all in"
         )
-    with Interrupt(run.display.stopping) as interrupt, last_step_saved(run):
+    listening = Interrupt(run.display.stopping) if interrupt is None else nullcontext(interrupt)
+    with listening as interrupt, last_step_saved(run):
         for step in range(run.first_step, steps + 1):
             evaluate_between(run, trained, interrupt)
             if interrupt.asked:
@@ -174,7 +179,8 @@ def evaluate(run: Run, label: str, step: int, interrupt: Interrupt) -> bool:
     def attempt() -> None:
         title, total = f"evaluating ({label})", len(evaluator.rows)
         with run.display.phase(title, total=total, unit="prompts") as phase:
-            found = evaluator.run(path, step, phase.advance, lambda: interrupt.asked)
+            with naming(path):
+                found = evaluator.run(path, step, phase.advance, lambda: interrupt.asked)
             if found is None:
                 phase.result = "cut short, nothing is kept of it"
                 return
@@ -193,19 +199,28 @@ def last_step_saved(run: Run) -> Iterator[None]:
     update moves and the step's end there is none: what was checkpointed before then has to do."""
     try:
         yield
-    except CheckpointError:
+    except (CheckpointError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        if run.whole.step is None:
-            run.display.say("it failed within a step's update: these weights are not saved")
-        else:
-            try:
-                save(run, run.whole.step)
-            except CheckpointError as unsaved:
-                run.display.say(str(unsaved))
+    except BaseException as error:
+        _save_whole(run)
         if isinstance(error, OSError):
             raise VerlRewardError(f"training cannot go on: {error}") from error
+        if isinstance(error, SystemExit):  # else the command would end as if all had gone well
+            raise VerlRewardError(
+                f"training was ended from within: code of the run called sys.exit({error.code!r})"
+            ) from error
         raise
+
+
+def _save_whole(run: Run) -> None:
+    """Checkpoint the last whole step, if these weights are one; say so where that fails."""
+    if run.whole.step is None:
+        run.display.say("it failed within a step's update: these weights are not saved")
+        return
+    try:
+        save(run, run.whole.step)
+    except Exception as unsaved:  # noqa: BLE001  (the error that brought us here is the one to tell)
+        run.display.say(f"the last whole step is not saved: {unsaved}")
 
 
 def save(run: Run, step: int) -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from verl_reward_sdk.cells import (
+    check_mapping,
+    check_name,
+    column,
+    flags,
+    numbers,
+    shown,
+    texts,
+    unmasked,
+)
 from verl_reward_sdk.errors import ContractError
 
 Severity = Literal["none", "penalty", "veto", "skip"]
@@ -22,15 +32,22 @@ class RewardResult:
 
     Args:
         scores: (B,) float64, or a sequence (or object array) of ``float | None``: None is an
-            abstention, NaN an error. The value of a row that is not present does not matter.
-        present: (B,) bool; False is an abstention: no knowledge about this row. It is never a
-            zero, and never a verdict on a bad response. None: every row is present.
-        failures: row -> why it could not be scored. Such a row carries no score.
-        reasons: row -> why it abstained, or what the provider saw.
+            abstention, NaN an error, a bool 0 or 1. Nothing else is taken for a number: no complex
+            one, no time, no digits in a text, no Decimal. The value of a row that is not present
+            does not matter.
+        present: (B,) bool (or 0 and 1); False is an abstention: no knowledge about this row. It is
+            never a zero, and never a verdict on a bad response. None: every row is present.
+        failures: row -> why it could not be scored, a text. Such a row carries no score.
+        reasons: row -> why it abstained, or what the provider saw: a text, or None for nothing.
         token_scores: one entry a row, either (T,) values along ``response_ids`` or character
             spans ``(start, end, score)``; they sum to the row's score.
         severity: for gates, ``none | penalty | veto | skip`` a row; a bool means veto or none.
-        extras: more numeric columns to log, (B,) each.
+        extras: more numeric columns to log, (B,) each, NaN where there is no value; their names
+            are texts that UTF-8 can hold.
+
+    numpy's masked arrays may stand for any column, and what their mask hides is never read: a
+    masked score, or a masked entry of `present`, is an abstention, a masked entry of `extras` is
+    NaN. Masked `token_scores` are refused: a row that has none says None.
     """
 
     scores: npt.ArrayLike | Sequence[float | None]
@@ -43,13 +60,14 @@ class RewardResult:
 
     @classmethod
     def of(cls, answer: object, *, provider: str) -> RewardResult:
-        """`answer` as a RewardResult: itself, or a sequence of ``float | None``.
+        """`answer` as a RewardResult: itself (with NaN for what is masked in its `extras`, without
+        reasons that are None), or of a sequence of ``float | None``.
 
         Raises:
             ContractError: it is neither, or an element is no number.
         """
         if isinstance(answer, cls):
-            return answer
+            return answer._plain()
         if isinstance(answer, np.ndarray):
             return cls(scores=answer)
         if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Sequence):
@@ -59,7 +77,7 @@ class RewardResult:
                 value=type(answer).__name__,
                 bound="RewardResult or a sequence of float | None",
             )
-        values, present = _numbers(answer, provider)
+        values, present = numbers(answer, "scores", provider)
         return cls(scores=values, present=present)
 
     def checked(
@@ -71,39 +89,56 @@ class RewardResult:
         are NaN, so that no one can mistake them for a score.
 
         Raises:
-            ContractError: wrong length, a value that is not finite or outside `score_range`, an
-                unknown severity, or a row number that is not in the batch. Never clamped, padded
-                or broadcast to fit.
+            ContractError: wrong length, a value that is no number, not finite or outside
+                `score_range`, an unknown severity, a row number that is not in the batch, or a
+                reason that is no text. Never clamped, padded or broadcast to fit.
         """
-        scores, scored = _scores(self.scores, n, provider)
+        scores, scored = column(self.scores, n, "scores", provider)
         if self.present is not None:
-            scored &= _vector(self.present, n, "present", provider).astype(bool)
-        for name, rows in (("failures", self.failures), ("reasons", self.reasons)):
-            for row in rows:
-                if not 0 <= row < n:
-                    raise ContractError(
-                        f"{name} names a row that is not in the batch",
-                        provider=provider,
-                        value=row,
-                        bound=f"0 to {n - 1}",
-                    )
-        for row in self.failures:
+            scored &= flags(self.present, n, "present", provider)
+        failures, _ = self.told(provider=provider, n=n)
+        for row in failures:
             scored[row] = False
         _check_values(scores, scored, score_range, provider)
-        self._check_sides(provider, n)
+        self._check_sides(provider, n, scored)
         scores[~scored] = np.nan
         return scores, scored
 
-    def _check_sides(self, provider: str, n: int) -> None:
-        for name, column in self.extras.items():
-            _vector(column, n, f"extras[{name!r}]", provider)
-        if self.token_scores is not None and len(self.token_scores) != n:
-            raise ContractError(
-                "token_scores has a wrong length",
-                provider=provider,
-                value=len(self.token_scores),
-                bound=f"{n} rows",
-            )
+    def told(self, *, provider: str, n: int) -> tuple[dict[int, str], dict[int, str]]:
+        """``(failures, reasons)`` as plain dicts: row numbers of n rows, and texts.
+
+        Raises:
+            ContractError: a row that is not in the batch, or what is no text.
+        """
+        failures = texts(self.failures, n, "failures", provider)
+        return failures, texts(self.reasons, n, "reasons", provider, or_none=True)
+
+    def _plain(self) -> RewardResult:
+        """Itself, or with NaN where a mask hides a value of `extras`, and without reasons that are
+        None."""
+        plain: dict[str, Any] = {}
+        if isinstance(self.extras, Mapping):
+            extras = {name: unmasked(values) for name, values in self.extras.items()}
+            if any(extras[name] is not values for name, values in self.extras.items()):
+                plain["extras"] = extras
+        if isinstance(self.reasons, Mapping) and any(t is None for t in self.reasons.values()):
+            plain["reasons"] = {row: t for row, t in self.reasons.items() if t is not None}
+        return replace(self, **plain) if plain else self
+
+    def _check_sides(self, provider: str, n: int, scored: npt.NDArray[np.bool_]) -> None:
+        check_mapping(self.extras, "extras", provider)
+        for name, values in self.extras.items():
+            check_name(name, provider)
+            column(values, n, f"extras[{name!r}]", provider)
+        if self.token_scores is not None:
+            if len(self.token_scores) != n:
+                raise ContractError(
+                    "token_scores has a wrong length",
+                    provider=provider,
+                    value=len(self.token_scores),
+                    bound=f"{n} rows",
+                )
+            _check_tokens(self.token_scores, scored, provider)
         if self.severity is None:
             return
         if len(self.severity) != n:
@@ -119,64 +154,38 @@ class RewardResult:
                     "unknown severity",
                     provider=provider,
                     row=row,
-                    value=word,
+                    value=shown(word),
                     bound=" | ".join(SEVERITIES),
                 )
 
 
-_PLAIN = frozenset({float, int, bool, np.float64, np.float32})
-_PLAIN_OR_NONE = _PLAIN | {type(None)}
-
-
-def _number(value: object, provider: str, row: int) -> float:
-    if isinstance(value, (bool, np.bool_, int, float, np.number)):
-        return float(value)
-    raise ContractError(
-        "the score is no number", provider=provider, row=row, value=value, bound="float | None"
-    )
-
-
-def _numbers(
-    cells: Sequence[object] | npt.NDArray[np.object_], provider: str
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """``(values, present)`` of cells that are ``float | None``; a None is not present."""
-    kinds = set(map(type, cells))
-    if kinds <= _PLAIN:  # numpy converts them all at once, to the same bits
-        return np.array(cells, dtype=np.float64), np.ones(len(cells), dtype=bool)
-    if kinds <= _PLAIN_OR_NONE:
-        known = np.array([cell is not None for cell in cells], dtype=bool)
-        return np.where(known, np.array(cells, dtype=np.float64), 0.0), known
-    values, present = np.zeros(len(cells)), np.ones(len(cells), dtype=bool)
-    for row, cell in enumerate(cells):
-        if cell is None:
-            present[row] = False
+def _check_tokens(
+    token_scores: Sequence[Any], scored: npt.NDArray[np.bool_], provider: str
+) -> None:
+    """Refuse entries of scored rows that hide something or hold no numbers."""
+    hidden = isinstance(token_scores, np.ma.MaskedArray)
+    for row in np.flatnonzero(scored).tolist():
+        entry = token_scores[row]
+        if hidden or isinstance(entry, np.ma.MaskedArray):
+            problem = "token scores that are masked"
+        elif entry is None or _kind(entry) in "biuf":
+            continue
         else:
-            values[row] = _number(cell, provider, row)
-    return values, present
-
-
-def _scores(
-    values: npt.ArrayLike | Sequence[float | None], n: int, provider: str
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    array = np.asarray(values)
-    if array.dtype.kind == "O" and array.shape == (n,):
-        return _numbers(array, provider)
-    numbers = _vector(array, n, "scores", provider)
-    return numbers.astype(np.float64, copy=True), np.ones(n, dtype=bool)
-
-
-def _vector(values: npt.ArrayLike, n: int, name: str, provider: str) -> npt.NDArray[Any]:
-    array = np.asarray(values)
-    if array.shape != (n,):
+            problem = "token scores of neither form"
         raise ContractError(
-            f"{name} has a wrong length",
+            problem,
             provider=provider,
-            value=len(array) if array.ndim == 1 else array.shape,
-            bound=f"{n} rows",
+            row=row,
+            value=shown(entry),
+            bound="(T,) numbers along response_ids, or spans (start, end, score)",
         )
-    if array.dtype.kind not in "biuf":
-        raise ContractError(f"{name} holds no numbers", provider=provider, value=str(array.dtype))
-    return array
+
+
+def _kind(entry: Any) -> str:
+    try:
+        return np.asarray(entry).dtype.kind
+    except Exception:  # noqa: BLE001  (a boundary: ragged, or somebody else's object)
+        return "O"
 
 
 def _check_values(

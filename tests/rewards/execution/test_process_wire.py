@@ -54,7 +54,7 @@ def test_an_answer_that_is_too_large_is_a_breach_of_contract(monkeypatch):
         ("1", "the answer is no sequence of scores: got 'str'"),
         ([object()], "row 0: the score is no number: got <object"),
         (RewardResult(scores=[1.0], extras={"a": ["b"]}), "holds no numbers"),
-        (RewardResult(scores=[1.0], token_scores=["text"]), "the answer cannot be read"),
+        (RewardResult(scores=[1.0], token_scores=["text"]), "row 0: token scores of neither form"),
         (RewardResult(scores=[1.0], token_scores=[[(0, 1)]]), "row 0: token_scores holds neither"),
         (RewardResult(scores=[1.0], token_scores=[[(0.5, 1, 1.0)]]), "holds neither values nor"),
     ],

@@ -22,7 +22,7 @@ from torch import Tensor
 from verl_core.hybrid.body import model_body
 from verl_core.hybrid.rollout.base import Ended, OnEnded, Rollout, SamplingParams
 from verl_core.hybrid.rollout.growing_cache import keep_rows, new_cache, spread
-from verl_core.hybrid.rollout.sampling import row_uniforms, sample_tokens
+from verl_core.hybrid.rollout.sampling import check_temperature, row_uniforms, sample_tokens
 from verl_reward_sdk import ConfigError
 
 
@@ -77,6 +77,7 @@ class HFRollout:
         """`n` responses to each prompt; see `RolloutEngine.generate`."""
         started = time.perf_counter()
         params = SamplingParams(max_new_tokens, temperature, top_p, top_k, seed)
+        check_temperature(temperature)
         self._check_prompts(prompt_ids, n, max_new_tokens)
         rows = len(prompt_ids) * n
         batches = np.array_split(np.arange(rows), max(1, -(-rows // self._batch_rows)))

@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from verl_core.config.limits import MIN_TEMPERATURE
 from verl_core.hybrid.rollout.base import RolloutError, SamplingParams
+from verl_reward_sdk import ConfigError
 
 _KEY_BITS = (1 << 64) - 1
 #: So many of the likeliest tokens are sorted first for top_p; the whole vocabulary only where
@@ -65,6 +67,16 @@ def sample_tokens(
     log_probs = logits.gather(-1, places) - top - torch.log(total)
     tokens = places if candidates is None else candidates.gather(-1, places)
     return tokens.squeeze(-1), log_probs.squeeze(-1)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise `ConfigError` where it is neither 0 (greedy) nor at least `MIN_TEMPERATURE`: logits
+    divided by it would be infinite, whatever the model's weights are."""
+    if 0.0 < temperature < MIN_TEMPERATURE:
+        raise ConfigError(
+            f"temperature is {temperature:g}; it must be at least {MIN_TEMPERATURE:g}, or 0 for the"
+            " likeliest token each time"
+        )
 
 
 def _truncate(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from verl_core.rewards.execution.call import Call, wait_loaded
 from verl_core.rewards.execution.inline import run
 from verl_core.rewards.execution.slots import Slot
 from verl_core.rewards.execution.work import Build, Work, scorer
+from verl_core.rewards.process_state import Culprit, kept
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
@@ -56,6 +57,7 @@ class ThreadRunner:
 
     def __init__(self, name: str, first: RewardProvider[Any], build: Build, work: Work) -> None:
         self._name = name
+        self._culprit = Culprit(f"mount {name!r}")
         self._build = build
         self._limits = work.limits
         self._retries = work.retries
@@ -194,7 +196,9 @@ class ThreadRunner:
                 while (found := self._next(instance, thread)) is not None:
                     call, slot = found
                     try:
-                        run(call, score)
+                        # Its other calls in this thread are not to find what this one changes.
+                        with kept(self._culprit, of_thread=True):
+                            run(call, score)
                     finally:
                         if slot is not None:
                             slot.release()

@@ -8,5 +8,15 @@ from verl_core.trainer.display.display import (
     printable,
 )
 from verl_core.trainer.display.progress import Phase
+from verl_core.trainer.display.steady import steady, steady_streams
 
-__all__ = ["Display", "LiveDisplay", "Phase", "PlainDisplay", "make_display", "printable"]
+__all__ = [
+    "Display",
+    "LiveDisplay",
+    "Phase",
+    "PlainDisplay",
+    "make_display",
+    "printable",
+    "steady",
+    "steady_streams",
+]

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from rich.text import Text
 from verl_core.trainer.display import panel
 from verl_core.trainer.display.control_keys import ControlKeys
 from verl_core.trainer.display.progress import Phase, Progress
+from verl_core.trainer.display.steady import occupy_standard_descriptors, steady
 
 TOLD_PARTS = 4
 """A phase whose length is known is told in so many parts, where lines are printed."""
@@ -40,7 +42,10 @@ QUIET_SECONDS = 10.0
 
 
 class Display(ABC):
-    """Shows one run. Use it as a context manager: the terminal is restored whatever happens."""
+    """Shows one run. Use it as a context manager: the terminal is restored whatever happens.
+
+    Where standard output can no longer be written to, nothing is shown and nothing raises.
+    """
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self.progress = progress
@@ -55,6 +60,7 @@ class Display(ABC):
             total: of how many units it consists; None where that is not known.
             unit: what is counted, such as ``prompts``.
         """
+        occupy_standard_descriptors()  # what runs in a phase opens files
         phase = Phase(title, total, unit, self._phase_moved)
         self.progress.phase = phase
         self._phase_began(phase)
@@ -71,6 +77,7 @@ class Display(ABC):
 
     def stage(self, name: str) -> None:
         """Say what the running step does now: rollout, reward, advantage, update."""
+        occupy_standard_descriptors()
         if name != self.progress.stage:
             self.progress.stage = name
             self._stage_began()
@@ -251,10 +258,10 @@ def make_display(
         start_step: the step that a resumed run goes on from; 0 for a new run.
         url: where the control plane listens, if it does.
         plain: ``--plain``: lines, even on a terminal.
-        console: where to print; standard output by default.
+        console: where to print; standard output by default, of which nothing raises that breaks.
         env: a non-empty ``NO_COLOR`` or ``CI`` asks for lines as well.
     """
-    console = printable(console or Console())
+    console = printable(console or Console(file=steady(sys.stdout)))
     animated = console.is_terminal and not console.is_dumb_terminal
     progress = Progress(name=name, steps=steps, step=start_step, url=url)
     if plain or not animated or env.get("NO_COLOR") or env.get("CI"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+WEIGHTS_INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 #: A header lists names, shapes and offsets: of the largest models it is a few MB.
 _HEADER_LIMIT = 100 << 20
@@ -32,8 +33,21 @@ def folder_problem(folder: Path) -> str | None:
     return None
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that the weights of the model in `folder` are read from, as transformers chooses
+    them: shards, one safetensors file, or PyTorch's."""
+    index = folder / WEIGHTS_INDEX
+    if index.is_file():
+        content = _read_json(index)
+        shards = {} if isinstance(content, str) else content.get("weight_map", {})
+        return [folder / str(name) for name in sorted(set(shards.values()))]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    return sorted(folder.glob("pytorch_model*.bin"))
+
+
 def _weights_problem(folder: Path) -> str | None:
-    index = folder / "model.safetensors.index.json"
+    index = folder / WEIGHTS_INDEX
     if index.is_file():
         content = _read_json(index)
         if isinstance(content, str):

@@ -22,6 +22,7 @@ from verl_core.trainer.report.measures import (
 )
 from verl_core.trainer.report.story import story
 from verl_core.trainer.report.verdict import left_out, verdict
+from verl_core.trainer.written import naming, write_whole
 
 FORMAT = 1
 
@@ -52,21 +53,22 @@ def write_report(run_dir: Path) -> Path:
         figures as PNGs and ``report.json`` with the same numbers.
 
     Raises:
-        VerlRewardError: the folder is no run's, or a package that the report needs is missing.
+        VerlRewardError: the folder is no run's, a package that the report needs is missing, or it
+            cannot be written, as on a full disk.
     """
     run = load_run(run_dir)
     report = build_report(run)
     drawings = _draw(run, report)
     folder = run_dir / "report"
-    folder.mkdir(exist_ok=True)
-    svgs: dict[str, tuple[str, str]] = {}
-    for name, (png, wide, narrow) in drawings.items():
-        (folder / f"{name}.png").write_bytes(png)
-        svgs[name] = (wide, narrow)
-    (folder / "report.json").write_bytes(jsonl.encode(report))
-    target = folder / "index.html"
-    target.write_bytes(page.render(report, svgs).encode("utf-8", "xmlcharrefreplace"))
-    return target
+    svgs = {name: (wide, narrow) for name, (_, wide, narrow) in drawings.items()}
+    files = {f"{name}.png": png for name, (png, _, _) in drawings.items()}
+    files["report.json"] = jsonl.encode(report)
+    files["index.html"] = page.render(report, svgs).encode("utf-8", "xmlcharrefreplace")
+    with naming(folder):
+        folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    return folder / "index.html"
 
 
 def build_report(run: RunData) -> dict[str, Any]:
@@ -171,7 +173,8 @@ def _headline(run: RunData, measures: Sequence[Measure]) -> dict[str, Any]:
     values = run.series(series.FUSED)
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
-        return {"kind": "none"}
+        gone = run.state.get("step") and not (run.path / "metrics.jsonl").exists()
+        return {"kind": "none", "missing": "metrics.jsonl"} if gone else {"kind": "none"}
     count = max(1, min(_ENDS, len(known) // 2))
     return {
         "kind": "training",

@@ -69,6 +69,8 @@ def _rise(report: Report) -> str:
             f" {number(head['before'])} to {number(head['after'])}. Training batches differ from"
             " step to step; only an evaluation on held-out prompts tells how much was learnt."
         )
+    if head["kind"] != "held_out" and head.get("missing"):
+        return f"No figures: {head['missing']}, which holds those of each step, is missing."
     if head["kind"] != "held_out":
         return "No figures yet: the run has not finished a step."
     diff = head["diff"]
