@@ -18,11 +18,13 @@ import yaml
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _sigint_is_not_ignored() -> None:
-    """A shell that starts the tests in its background has SIGINT ignored, and every process that
-    a test starts would inherit that and never hear Ctrl-C."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def _no_signal_is_ignored() -> None:
+    """A shell that starts the tests in its background has SIGINT ignored, nohup SIGHUP, and every
+    process that a test starts would inherit that and never hear the signal."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    for number, handler in usual.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 class PluginSite:
