@@ -39,6 +39,21 @@ def test_texts_are_those_of_transformers_with_and_without_special_tokens(tokeniz
     assert wanted[0] != wanted[1]
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>", "<repo_name>"])
+def test_a_special_token_at_the_end_alone_is_put_behind_the_text(smol: Any, end: str) -> None:
+    """Rows that end in half a character among them; and rows that hold one before it too."""
+    number = smol.convert_tokens_to_ids(end)
+    draw = np.random.default_rng(1)
+    plain = sorted(set(range(len(smol))) - special_ids(smol))
+    halves = [token for token in plain[:400] if "\ufffd" in smol.decode([token])]
+    rows = [[*draw.choice(plain, n).tolist(), number] for n in draw.integers(0, 30, 300)]
+    rows += [[*row[:-1], *draw.choice(halves, 2).tolist(), number] for row in rows]
+    rows += [[number], [number, number], [plain[0], number, plain[1], number]]
+    wanted = [by_transformers(smol, rows, skip) for skip in (True, False)]
+    assert sum(text.endswith("\ufffd") for text in wanted[0]) > 100
+    assert ResponseDecoder(smol).both(rows) == (wanted[0], wanted[1])
+
+
 def test_a_special_token_without_a_role_is_left_out_of_the_response_alone(smol: Any) -> None:
     """`all_special_ids` does not name it, and yet ``skip_special_tokens`` skips it."""
     token = smol.convert_tokens_to_ids("<repo_name>")

@@ -31,6 +31,8 @@ class ResponseDecoder:
         self._tokenizer = tokenizer
         self._special = special_ids(tokenizer)
         self._quick = _rust_decode(tokenizer)
+        self._joins = self._quick is not None and _joins_bytes(tokenizer)
+        self._marks: dict[int, str] = {}
 
     def texts(self, rows: Sequence[Ids], *, skip_special_tokens: bool = True) -> list[str]:
         """The text of each row of token ids, not cleaned up."""
@@ -43,16 +45,28 @@ class ResponseDecoder:
     def both(self, rows: Sequence[Ids]) -> tuple[list[str], list[str]]:
         """``(responses, responses_raw)``: without special tokens, and with them.
 
-        A row that holds none has one text, and is decoded once.
+        A row that holds none has one text, and is decoded once; so is one that holds one at its
+        end, where that token's text stands behind the others' whatever they are.
         """
         ids = [_plain(row) for row in rows]
         responses = self._texts(ids, skip_special_tokens=True)
-        marked = [i for i, row in enumerate(ids) if not self._special.isdisjoint(row)]
-        raw = list(responses)
-        texts = self._texts([ids[i] for i in marked], skip_special_tokens=False)
-        for i, text in zip(marked, texts, strict=True):
+        raw, again = list(responses), []
+        for i, row in enumerate(ids):
+            ends = self._joins and bool(row) and row[-1] in self._special
+            if not self._special.isdisjoint(row[:-1] if ends else row):
+                again.append(i)
+            elif ends:
+                raw[i] += self._text_of(row[-1])
+        texts = self._texts([ids[i] for i in again], skip_special_tokens=False)
+        for i, text in zip(again, texts, strict=True):
             raw[i] = text
         return responses, raw
+
+    def _text_of(self, token: int) -> str:
+        """The text of a special token."""
+        if token not in self._marks:
+            self._marks[token] = self._texts([[token]], skip_special_tokens=False)[0]
+        return self._marks[token]
 
     def _texts(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
         if not rows:
@@ -72,6 +86,12 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
     added = getattr(tokenizer, "added_tokens_decoder", {})
     marked = {number for number, token in added.items() if getattr(token, "special", False)}
     return frozenset(marked.union(tokenizer.all_special_ids))
+
+
+def _joins_bytes(tokenizer: Any) -> bool:
+    """Whether texts are the tokens' bytes, one behind the other, read as UTF-8: a special token,
+    which begins with a whole character, then changes nothing before it."""
+    return type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
 
 
 def _plain(row: Ids) -> list[int]:
