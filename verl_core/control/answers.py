@@ -115,7 +115,7 @@ _SAID = {
 def answer(content: Mapping[str, Any], *, etag: str | None = None) -> Response:
     """`content` as a JSON answer that no cache keeps."""
     headers = {"Cache-Control": "no-store"} | ({"ETag": etag} if etag else {})
-    body = json.dumps(_plain(content), ensure_ascii=False, allow_nan=False)
+    body = json.dumps(_plain(content), ensure_ascii=False, allow_nan=False) + "\n"
     return Response(body.encode(), headers=headers, media_type="application/json")
 
 

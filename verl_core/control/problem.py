@@ -69,7 +69,7 @@ class Problem(Exception):
         }
         # backslashreplace: a lone surrogate, which JSON strings can bring in, has no UTF-8 form;
         # the \udXXX that it becomes is its JSON form.
-        body = json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        body = (json.dumps(document, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         return Response(
             body,
             self.status,

@@ -31,7 +31,7 @@ _BODY: dict[str, Any] = {
                         "maximum": MAX_WEIGHT,
                     },
                 },
-                "example": {"accuracy": 2.0, "tone": 1.0, "compliance": 0.5},
+                "example": {"accuracy": 6.0, "tone": 1.0, "compliance": 0.5},
             }
         },
     },

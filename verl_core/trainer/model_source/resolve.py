@@ -120,6 +120,9 @@ def resolve_model(
         if say is not None:
             say(f"converting {gguf.name} for the first time (about 20 s)")
         wheel.convert_once(gguf, found.path)
+    origin = wheel.made_from(found.path)
+    if origin is not None and say is not None:
+        say(f"{name} is that of {origin}: quantised weights, whose figures are not the original's")
     return found
 
 

