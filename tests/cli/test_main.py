@@ -53,6 +53,26 @@ def test_no_command_shows_the_help(capsys):
     assert "train" in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        (["train"], "verl-reward train [OPTIONS] RUN.YAML [KEY=VALUE]..."),
+        (["serve"], "verl-reward serve [OPTIONS] RUN.YAML [KEY=VALUE]..."),
+        (["talk"], "verl-reward talk [OPTIONS] MODEL"),
+        (["weights", "set"], "verl-reward weights set [OPTIONS] NAME=VALUE..."),
+        (["weights"], "verl-reward weights [OPTIONS] COMMAND [ARGS]..."),
+        ([], "verl-reward [OPTIONS] COMMAND [ARGS]..."),
+    ],
+)
+def test_help_shows_arguments_as_one_types_them_and_flags_without_a_value(command, usage, capsys):
+    assert main([*command, "--help"]) == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert f"Usage: {usage}" in shown
+    [line] = [line for line in shown if "--help" in line]
+    assert line.strip("│ ").split() == ["--help", "Show", "this", "message", "and", "exit."]
+    assert not any("bool" in line for line in shown)
+
+
 def test_the_installed_script_is_this_function():
     script = Path(sys.executable).parent / "verl-reward"
     result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)

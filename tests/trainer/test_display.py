@@ -19,7 +19,7 @@ from rich.console import Console
 
 from verl_core.trainer.display import LiveDisplay, Phase, PlainDisplay, make_display
 from verl_core.trainer.display.panel import clock, draw, sparkline
-from verl_core.trainer.display.progress import Progress, trend
+from verl_core.trainer.display.progress import Progress
 
 RUN = """
 from verl_core.trainer.display import make_display
@@ -90,7 +90,7 @@ def visible(output: str) -> list[str]:
     return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output))
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
 def test_the_panel_fits_its_terminal_and_shows_the_step(columns: int) -> None:
     output = run_in_terminal(columns)
     lines = visible(output)
@@ -216,9 +216,20 @@ def test_rows_that_failed_or_were_masked_are_shown_beneath() -> None:
     assert "rows masked 12.5 %" in shown
 
 
-def test_trend_compares_the_last_steps_with_the_first() -> None:
-    assert trend([0.0, 0.0, 0.0, 5.0, 1.0, 1.0, 1.0]) == pytest.approx(1.0)
-    assert trend([1.0]) is None
+def test_a_change_is_the_figure_shown_less_the_mean_of_the_steps_that_its_title_names() -> None:
+    progress = Progress("run", steps=9)
+    means = [0.152, 0.2, 0.248, 0.9, 0.1, 0.3, 0.448]
+    for step, mean in enumerate(means, start=1):
+        progress.take(step, figures(step, **{"reward/accuracy/mean": mean}))
+        if step == 1:
+            assert progress.change("reward/accuracy/mean") is None
+            assert "vs step" not in drawn(progress)
+        if step == 3:
+            assert "vs step 1 " in drawn(progress)
+    shown = drawn(progress)
+    assert "vs steps 1-3" in shown
+    assert re.search(r"accuracy +0\.448 +▲ \+0\.248", shown)  # less (0.152 + 0.2 + 0.248) / 3
+    assert re.search(r"guard +2\.9 % +▼ -9\.4 pp", shown)  # a share moves by percentage points
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (125, "2:05"), (3725.4, "1:02:05")])
@@ -265,9 +276,25 @@ def test_who_asks_a_run_to_stop_sees_it_in_the_panel_and_no_line_tears_it() -> N
     display = make_display("run", 3, console=console, env={})
     display.stopping("stopping ...")
     assert target.getvalue() == ""
+    # No step has begun, as where the evaluation before the first one is cut.
+    assert "stopping (Ctrl-C once more stops at once)" in drawn(display.progress)
+    display.stage("rollout")
     assert "stopping after this step (Ctrl-C once more stops at once)" in drawn(display.progress)
     display.progress.phase = Phase("evaluating")
     assert "stopping (Ctrl-C once more stops at once)" in drawn(display.progress)
+
+
+def test_the_panel_that_stays_does_not_say_that_the_run_is_about_to_stop() -> None:
+    target = io.StringIO()
+    console = Console(file=target, force_terminal=True, width=80)
+    with make_display("run", 3, console=console, env={}) as display:
+        display.stage("rollout")
+        display.stopping("stopping ...")
+        display.step(1, figures(1))
+    drawings = target.getvalue().split("╭")
+    assert "stopping" in drawings[-2]
+    assert "step 1/3" in drawings[-1]
+    assert "stopping" not in drawings[-1]
 
 
 def test_plain_lines_say_that_a_run_was_asked_to_stop() -> None:
@@ -286,6 +313,40 @@ def test_a_step_that_trained_on_nothing_says_so_and_names_no_speed(flat: float, 
     display.step(1, figures(1, **more))
     assert f"{said}  length 9.0" in target.getvalue()
     assert "tok/s" not in target.getvalue()
+
+
+CRITIC = {"critic/loss": 0.1234, "critic/explained_variance": 0.456}
+
+
+@pytest.mark.parametrize("width", [36, 44, 60, 80, 100, 120])
+@pytest.mark.parametrize("name", ["accuracy", "a-mount-with-a-very-long-name"])
+@pytest.mark.parametrize("more", [{}, CRITIC])
+def test_no_mean_and_no_weight_gives_way_to_what_stands_beside_it(
+    width: int, name: str, more: dict[str, float]
+) -> None:
+    progress = Progress("run", steps=30)
+    flat = {"actor/trained_tokens": 0.0, "reward/groups_flat": 4.0, "actor/kl": 0.0123}
+    for step in range(1, 9):
+        long = {f"reward/{name}/mean": 0.05 * step, f"weights/{name}": 1.985 if step < 8 else 0.5}
+        revision = {"weights/revision": 1 if step < 8 else 2}
+        progress.take(step, figures(step) | long | flat | revision | more)
+    lines = drawn(progress, width).splitlines()
+    assert {len(line) for line in lines} == {width}
+    [row] = [line for line in lines if line.startswith(f"│ {name[:5]}")]
+    assert "0.400" in row
+    assert "1.985 → 0.5" in row
+    assert "update none (flat)" in " ".join("\n".join(lines).split())
+    assert "scored alike" not in "".join(lines)
+
+
+def test_a_step_tells_its_critics_figures_and_no_loss_that_rounding_made() -> None:
+    target = io.StringIO()
+    display = make_display("run", 3, console=Console(file=target, width=300), env={})
+    display.step(1, figures(1, **{"actor/loss": -7.45e-09, "actor/kl": 2e-06}, **CRITIC))
+    said = "kl 2e-06  loss 0  critic loss 0.123  explained variance 0.46"
+    assert said in target.getvalue()
+    shown = " ".join(drawn(display.progress).split())
+    assert "loss 0 critic loss 0.123 explained variance 0.46" in shown
 
 
 KEYS = """

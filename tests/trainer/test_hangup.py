@@ -132,7 +132,7 @@ def test_a_run_that_is_stopped_before_its_first_step_leaves_no_folder(slow_run, 
     assert list((slow_run.folder / "runs").iterdir()) == []
 
 
-@pytest.mark.parametrize(("times", "code", "status"), [(1, 0, "finished"), (2, 130, "failed")])
+@pytest.mark.parametrize(("times", "code", "status"), [(1, 0, "finished"), (2, 130, "stopped")])
 def test_ctrl_c_while_the_end_is_written_lets_it_be_written_and_twice_stops_at_once(
     slow_run, times, code, status
 ):

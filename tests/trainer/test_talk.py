@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
+import struct
 import subprocess
 import sys
+import termios
+from fcntl import ioctl
 from pathlib import Path
 
 import pytest
 
-from verl_core.trainer.talk import how_trained
+from verl_core.trainer.talk import Chat, _wrapped, how_trained
 
 
 def talk(*arguments: str, said: str = "") -> subprocess.CompletedProcess[bytes]:
@@ -101,6 +105,86 @@ def test_a_terminal_gets_that_line_and_a_pipe_does_not(tiny_model_dir: Path) -> 
     assert process.returncode == 0
     assert said.startswith(b"A line is one bare question.")
     assert talk(str(tiny_model_dir)).stdout == b""
+
+
+def on_terminal(columns: int, *arguments: str, until: bytes = b"", then: bytes = b"") -> bytes:
+    """What `talk` shows on a terminal; `then` is typed once it has shown `until`."""
+    pid, master = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-m", "verl_core.trainer.talk", *arguments]
+        env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        os.execve(sys.executable, command, {**env, "TERM": "xterm"})
+    ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    output = b""
+    while select.select([master], [], [], 60)[0]:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # Linux's end
+            break
+        if not chunk:
+            break
+        output += chunk
+        if then and until in output:
+            os.write(master, then)
+            then = b""
+    os.close(master)
+    os.waitpid(pid, 0)
+    return output
+
+
+def test_a_terminal_breaks_lines_at_words_and_marks_each_line_of_a_prompt(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "prompts.jsonl"
+    prompt = "Product: kettle.\n\nCustomer: shall I add another one to the basket, or is it heavy?"
+    data.write_text(json.dumps({"prompt": prompt}) + "\n", encoding="utf-8")
+    words = (str(tiny_model_dir), "--max-new-tokens", "1", "--prompts", str(data))
+    lines = on_terminal(40, *words).decode(errors="replace").splitlines()
+    assert lines[:5] == [
+        "> Product: kettle.",
+        ">",
+        "> Customer: shall I add another one to",
+        "> the basket, or is it heavy?",
+        lines[4],
+    ]
+    assert not lines[4].startswith(">")
+    piped = talk(*words).stdout.decode(errors="replace").splitlines()
+    assert piped[:3] == [f"> {line}".rstrip() for line in prompt.split("\n")]  # not wrapped
+
+
+def test_answers_too_are_broken_at_words_by_the_columns_that_characters_take() -> None:
+    assert _wrapped("Thank you! Shall I add one?", 14) == ["Thank you!", "Shall I add", "one?"]
+    assert _wrapped("谢谢您的询问", 8) == ["谢谢您的", "询问"]
+    assert _wrapped("", 8) == [""]
+
+
+@pytest.mark.parametrize("key", [b"\x03", b"\x04"])
+def test_ctrl_c_and_ctrl_d_leave_the_shell_a_line_of_its_own(
+    tiny_model_dir: Path, key: bytes
+) -> None:
+    shown = on_terminal(80, str(tiny_model_dir), until=b"\n> ", then=key)
+    assert shown.splitlines()[-1].startswith(b"> ")
+    assert shown.endswith(b"\n")
+
+
+def test_a_system_line_can_be_given_and_is_asked_under(tiny_model_dir: Path) -> None:
+    words = (str(tiny_model_dir), "--max-new-tokens", "8")
+    under = talk(*words, "--system", "Be kind.", said="Is it heavy?\n")
+    assert under.returncode == 0, under.stderr
+    chat = Chat(str(tiny_model_dir), max_new_tokens=8, temperature=0.0)
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Is it heavy?"},
+    ]
+    answer = chat.answer(messages)
+    assert answer != chat.answer("Is it heavy?")
+    assert under.stdout.decode() == answer + "\n\n"
+
+
+def test_prompts_of_a_file_have_system_lines_of_their_own(tmp_path: Path) -> None:
+    done = talk("model", "--system", "Be kind.", "--prompts", str(tmp_path / "some.jsonl"))
+    assert done.returncode == 2
+    assert b"--system goes with lines that are typed" in done.stderr
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

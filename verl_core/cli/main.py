@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -84,7 +84,7 @@ class LazyGroup(TyperGroup):
 def _builtin(name: str) -> Any:
     module = importlib.import_module(f"verl_core.cli.{name}")
     app = getattr(module, "app", None)
-    return _reflow(get_command(app)) if app is not None else _wrapped(name, module.command, None)
+    return _readable(get_command(app)) if app is not None else _wrapped(name, module.command, None)
 
 
 def _extension(name: str) -> Any:
@@ -102,16 +102,30 @@ def _extension(name: str) -> Any:
 def _wrapped(name: str, function: Callable[..., Any], text: str | None) -> Any:
     single = typer.Typer(add_completion=False)
     single.command(name, help=text)(function)
-    return _reflow(get_command(single))
+    return _readable(get_command(single))
 
 
-def _reflow(command: Any) -> Any:
-    """Join the lines of each paragraph of the help: typer keeps the breaks of a docstring."""
+def _readable(command: Any) -> Any:
+    """`command` with a help that reads as one types: ``RUN.YAML [KEY=VALUE]...``, not
+    ``{RUN.YAML} [[KEY=VALUE]...]...``; ``--help``, not ``--help <bool>``; and the lines of each
+    paragraph joined, as typer keeps the breaks of a docstring."""
+    # The option of the help is made at its first use and kept; its flag takes no value either.
+    helps = command.get_help_option(typer.Context(command))
+    for parameter in [*command.params, *([helps] if helps is not None else [])]:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+        elif parameter.param_type_name == "argument" and parameter.metavar:
+            parameter.get_usage_pieces = partial(_usage, parameter.metavar)
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     for inner in getattr(command, "commands", {}).values():
-        _reflow(inner)
+        _readable(inner)
     return command
+
+
+def _usage(metavar: str, ctx: Any) -> list[str]:
+    """An argument in the line of the usage, as its metavar has it: brackets and dots are there."""
+    return [metavar]
 
 
 def _version(value: bool) -> None:
@@ -150,7 +164,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Args:
         args: the command line without the program's name; by default the process's own.
     """
-    return run(lambda: get_command(app)(args, prog_name="verl-reward"))
+    return run(lambda: _readable(get_command(app))(args, prog_name="verl-reward"))
 
 
 if __name__ == "__main__":

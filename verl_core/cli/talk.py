@@ -30,11 +30,15 @@ def command(
     temperature: Annotated[
         float, typer.Option(metavar="T", min=0.0, help="0 takes the likeliest token each time.")
     ] = 0.0,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Ask each line under this system line, facts and all."),
+    ] = None,
 ) -> None:
     """Talk to a trained model: each line is a question, until Ctrl-D.
 
-    A line is a bare question, without a system line or facts; with --prompts, the model answers
-    prompts as it was trained on them.
+    A line is a bare question, without a system line or facts, unless --system gives them; with
+    --prompts, the model answers prompts as it was trained on them.
 
     Example: verl-reward talk runs/NAME/model --prompts data/heldout.jsonl --limit 20
     """
@@ -46,6 +50,7 @@ def command(
             prompt_key=prompt_key,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
+            system=system,
         )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

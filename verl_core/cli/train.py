@@ -109,7 +109,9 @@ def _check(cfg: RunConfig, resume: str | None) -> None:
 def _going_on(cfg: RunConfig, resume: str) -> list[str]:
     """What ``--resume`` would go on with; before it, what is wrong with the run's folder."""
     from verl_core.trainer import checkpoint
+    from verl_core.trainer.config_changes import config_changes
     from verl_core.trainer.near import near
+    from verl_core.trainer.resuming import nothing_left
     from verl_core.trainer.run_folder import RunFolder
 
     folder = RunFolder.to_resume(resume, Path(cfg.output), cfg.name)
@@ -119,11 +121,9 @@ def _going_on(cfg: RunConfig, resume: str) -> list[str]:
     if last.step > steps:
         text = f"{near(last.path)} holds step {last.step}: trainer.steps={steps} is refused"
     elif last.step == steps:
-        text = (
-            f"nothing is left to train: {near(last.path)} holds step {last.step}, and trainer.steps"
-            f" is {steps}; a higher one trains on"
-        )
-    return [f"warning: {folder.warning}", text] if folder.warning else [text]
+        text = nothing_left(last)
+    warnings = (folder.warning, config_changes(cfg, folder.path))
+    return [*(f"warning: {warning}" for warning in warnings if warning), text]
 
 
 def _train(
@@ -139,7 +139,7 @@ def _train(
     checked = preflight(cfg, PluginRegistry(), resume=resume)
     # Only now, since these import torch, which takes seconds.
     from verl_core.trainer import jsonl
-    from verl_core.trainer.finish import finish, note_failure
+    from verl_core.trainer.finish import finish, foreseen, note_failure
     from verl_core.trainer.interrupt import Interrupt
     from verl_core.trainer.setup import Session
     from verl_core.trainer.train import train
@@ -154,7 +154,9 @@ def _train(
             finish(run, outcome, again=again)
         except BaseException as error:
             note_failure(run, error, again=again)
-            raise
+            if foreseen(error):
+                raise
+            raise SystemExit(1) from error  # its traceback stands above the command to go on with
 
 
 @contextmanager

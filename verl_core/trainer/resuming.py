@@ -6,18 +6,23 @@ written now. Weights are the store's (`verl_core.rewards.weights`), with what `k
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from verl_core.config import RunConfig
+from verl_core.config.weight import WeightSchedule
 from verl_core.rewards.revisions import KeptWeights
+from verl_core.rewards.schedules import Setting, setting_form
+from verl_core.rewards.weights import WeightStore
 from verl_core.trainer import checkpoint, jsonl, reward_state, series
 from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.model_source import ModelSource, check_model, identity
 from verl_core.trainer.model_source.identity import PARTS, differences
 from verl_core.trainer.near import near
 from verl_core.trainer.run_folder import RunFolder
+from verl_core.trainer.state_file import known_name
 
 _LARGEST_REVISION = 1 << 53
 
@@ -31,9 +36,11 @@ def check_resumed(cfg: RunConfig, resume: Path | str, *, needs_critic: bool) -> 
         needs_critic: whether the dataflow has one.
 
     Raises:
-        ConfigError: no checkpoint is whole; the model is another; or there is no critic in it.
+        ConfigError: it is a run of another name; no checkpoint is whole; the model is another; or
+            there is no critic in it.
     """
     folder = RunFolder.to_resume(resume, Path(cfg.output), cfg.name)
+    refuse_other_name(cfg, folder.path)
     resumed = checkpoint.latest(folder.path, lambda said: None)  # said by who takes it
     if needs_critic and not resumed.has("critic"):
         raise cfg.error(
@@ -47,6 +54,50 @@ def check_resumed(cfg: RunConfig, resume: Path | str, *, needs_critic: bool) -> 
     if needs_critic:
         name = cfg.model.critic or cfg.model.path
         refuse_other_critic(cfg, resumed, check_model(name, base_dir=cfg.base_dir))
+
+
+def refuse_other_name(cfg: RunConfig, run_dir: Path) -> None:
+    """Refuse the run of another config, as where a person names the wrong folder.
+
+    Raises:
+        ConfigError: the run in `run_dir` has another name than `cfg`; it says both.
+    """
+    name = known_name(run_dir)
+    if name is not None and name != cfg.name:
+        raise cfg.error(
+            "name",
+            f"the run in {near(run_dir)} is named {name!r}, and this config {cfg.name!r}",
+            hint=f"to go on with that run under this config, add {shlex.quote(f'name={name}')}; "
+            "else name a run of this config, or leave --resume out",
+        )
+
+
+def nothing_left(last: Checkpoint) -> str:
+    """What is said where a run that is resumed has made all of its steps."""
+    return (
+        f"nothing is left to train: {near(last.path)} holds step {last.step}, and trainer.steps"
+        f" is {last.step}; a higher one trains on"
+    )
+
+
+def weights_in_force(cfg: RunConfig, store: WeightStore | None) -> RunConfig:
+    """`cfg` with the weights that the run began with: the store keeps them, whatever the config of
+    a resumed run says. Those that are pinned over them stand in ``weights.db`` alone."""
+    if store is None:
+        return cfg
+    dials = store.newest().dials
+    mounts = [
+        mount.model_copy(update={"weight": _weight(dials[mount.name].base)})
+        if mount.name in dials
+        else mount
+        for mount in cfg.reward
+    ]
+    return cfg.model_copy(update={"reward": tuple(mounts)})
+
+
+def _weight(setting: Setting) -> float | WeightSchedule:
+    form = setting_form(setting)
+    return form if isinstance(form, float) else WeightSchedule.model_validate(form)
 
 
 def refuse_other_model(cfg: RunConfig, resumed: Checkpoint, found: ModelSource) -> None:

@@ -190,13 +190,15 @@ class RunFolder:
         )
 
     def note(self, **facts: Any) -> None:
-        """Merge `facts` into ``state.json``, in one rename.
+        """Merge `facts` into ``state.json``, in one rename; a fact that is None is taken out.
 
         Raises:
             VerlRewardError: it cannot be written, as on a full disk; it stands as it was.
         """
-        state = {**self._known, **read_state(self.path), **facts}
+        found = {**self._known, **read_state(self.path), **facts}
+        state = {name: fact for name, fact in found.items() if fact is not None}
         write_whole(self.path / STATE, json.dumps(state, indent=1) + "\n")
+        self._known = state
 
     def state(self) -> dict[str, Any]:
         return read_state(self.path)

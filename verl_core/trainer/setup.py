@@ -24,6 +24,7 @@ from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer import checkpoint, reward_state
 from verl_core.trainer.checkpoint import Checkpoint
+from verl_core.trainer.config_changes import config_changes
 from verl_core.trainer.display import Display, make_display
 from verl_core.trainer.encoding import encode_and_open
 from verl_core.trainer.evaluate import Evaluator
@@ -34,11 +35,17 @@ from verl_core.trainer.near import near
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
-from verl_core.trainer.resuming import kept_weights, refuse_other_critic, refuse_other_model
+from verl_core.trainer.resuming import (
+    kept_weights,
+    nothing_left,
+    refuse_other_critic,
+    refuse_other_model,
+    weights_in_force,
+)
 from verl_core.trainer.reward import NodeProvider, RewardNode, TensorShelf, refuse_kl_penalty
 from verl_core.trainer.run import Run
 from verl_core.trainer.run_folder import RunFolder
-from verl_core.trainer.state_file import CONFIG, now
+from verl_core.trainer.state_file import CONFIG, now, seconds_trained
 from verl_core.trainer.tracking import Tracker
 from verl_core.trainer.written import write_whole
 from verl_reward_sdk import ConfigError
@@ -84,7 +91,7 @@ class Session:
         self._stack.close()
 
     def _open(self) -> Run:
-        cfg = self.cfg
+        cfg, began = self.cfg, now()
         checked = self.checked or preflight(cfg, PluginRegistry(), resume=self.resume)
         registry = checked.registry
         warnings: list[str] = []
@@ -101,7 +108,9 @@ class Session:
         if server is not None:
             display.say(f"weights can be changed at {server.url} (its routes: /docs)")
         if resumed is not None:
-            display.say(f"resuming {folder.path.name} after step {resumed.step}")
+            done = resumed.step == cfg.trainer.steps
+            text = f"resuming {folder.path.name} after step {resumed.step}"
+            display.say(nothing_left(resumed) if done else text)
         with display.phase("loading models"):
             policy = resolve_model(cfg.model.path, base_dir=cfg.base_dir, say=display.say)
             if resumed is not None:
@@ -113,8 +122,11 @@ class Session:
             if resumed is not None:
                 self._restore_rewards(engine, resumed)
             self._load_models(policy, checked, resumed, display)
+        seconds = seconds_trained(folder.path) if resumed else None
         tracker = self._tracker(folder, first_step)
-        self._note(folder)
+        in_force = weights_in_force(cfg, engine.store)
+        evaluator = self._evaluator(in_force, checked, held_out, shelf)
+        self._note(folder, in_force, first_step, session=began, train_seconds=seconds)
         status["ready"] = True
         return Run(
             cfg=cfg,
@@ -127,7 +139,7 @@ class Session:
             order=PromptOrder(
                 len(rows), cfg.rollout.prompts_per_step, seed=cfg.seed, shuffle=cfg.data.shuffle
             ),
-            evaluator=self._evaluator(checked, held_out, shelf),
+            evaluator=evaluator,
             shelf=shelf,
             tracker=tracker,
             display=display,
@@ -175,6 +187,8 @@ class Session:
             warn(folder.warning)
         self._stack.enter_context(folder.held())
         resumed = checkpoint.latest(folder.path, warn)
+        if changes := config_changes(self.cfg, folder.path):
+            warn(changes)
         if resumed.step > self.cfg.trainer.steps:
             raise self.cfg.error(
                 "trainer.steps",
@@ -266,12 +280,21 @@ class Session:
             display.say(f"warning: {text}")
 
     def _evaluator(
-        self, checked: Preflight, rows: Sequence[PromptRow], shelf: TensorShelf | None
+        self,
+        cfg: RunConfig,
+        checked: Preflight,
+        rows: Sequence[PromptRow],
+        shelf: TensorShelf | None,
     ) -> Evaluator | None:
+        """None where there are no held-out prompts.
+
+        Args:
+            cfg: with the weights in force: evaluations of a run all have those of its step 0.
+        """
         if not rows:
             return None
         engine = self._build(
-            self.cfg.eval_rewards(),
+            cfg.eval_rewards(),
             shelf,
             pays_kl=True,
             registry=checked.registry,
@@ -279,7 +302,7 @@ class Session:
         )
         self._stack.callback(engine.close)
         engine.setup()
-        return Evaluator(self.cfg, checked.models, engine, rows, shelf)
+        return Evaluator(cfg, checked.models, engine, rows, shelf)
 
     def _tracker(self, folder: RunFolder, first_step: int) -> Tracker:
         tracker = Tracker(
@@ -290,12 +313,13 @@ class Session:
         )
         return self._stack.enter_context(tracker)
 
-    def _note(self, folder: RunFolder) -> None:
-        write_whole(folder.path / CONFIG, self.cfg.to_yaml())
-        facts: dict[str, Any] = {"model": self.cfg.model.path, "steps": self.cfg.trainer.steps}
-        if self.resume is not None:
-            facts["resumed"] = now()
-        folder.note(status="running", **facts)
+    def _note(self, folder: RunFolder, cfg: RunConfig, first_step: int, **facts: Any) -> None:
+        """Note what is in force, and take out how an earlier session ended."""
+        write_whole(folder.path / CONFIG, cfg.to_yaml())
+        facts |= {"model": cfg.model.path, "steps": cfg.trainer.steps}
+        if self.resume is not None:  # of a later step than its checkpoint nothing is left
+            facts |= {"resumed": now(), "name": cfg.name, "step": first_step - 1}
+        folder.note(status="running", error=None, ended=None, **facts)
 
 
 def _announced(checked: Preflight, folder: RunFolder) -> str:

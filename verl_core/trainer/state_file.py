@@ -57,6 +57,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "run_id": _is_text,
     "name": _is_text,
     "started": _is_text,
+    "session": _is_time,
     "status": _is_text,
     "step": _is_count,
     "steps": _is_count,
@@ -118,12 +119,35 @@ def rebuilt(path: Path) -> dict[str, Any]:
 
 def run_name(path: Path) -> str:
     """The name of the run in `path`: of its state, else of its config, else of its folder."""
+    return known_name(path) or path.name
+
+
+def known_name(path: Path) -> str | None:
+    """The name of the run in `path`: of its state, else of its config; None where both are lost."""
     name = read_state(path).get("name")
     if name is None:
         with contextlib.suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
             config = yaml.safe_load((path / CONFIG).read_bytes())
             name = config.get("name") if isinstance(config, dict) else None
-    return str(name) if _is_text(name) else path.name
+    return str(name) if _is_text(name) else None
+
+
+def seconds_trained(path: Path) -> float | None:
+    """The wall time of the run in `path` so far, that of evaluations and of loading included; None
+    where nothing is known of it.
+
+    Each session adds its own at its end. One that was killed could not: it counts up to the record
+    of its last step. Read before that is dropped, to be trained again.
+    """
+    state = read_state(path)
+    seconds = state.get("train_seconds")
+    # Of a run from before sessions were noted, the whole of it is one.
+    began = state.get("session", state.get("started") if seconds is None else None)
+    times = [line.get("time") for line in jsonl.readable(path / "metrics.jsonl")]
+    if not _is_time(began) or not times or not _is_time(times[-1]):
+        return seconds
+    passed = datetime.fromisoformat(str(times[-1])) - datetime.fromisoformat(str(began))
+    return float(seconds or 0.0) + max(passed.total_seconds(), 0.0)
 
 
 def _first_time(path: Path) -> str:

@@ -6,16 +6,20 @@ Each line is a question; with ``--prompts FILE.jsonl`` a data file's prompts are
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from verl_core.config.data import DataRow, read_rows
 from verl_core.trainer.near import near
 from verl_core.trainer.run_folder import held_out_prompts
-from verl_reward_sdk import VerlRewardError
+from verl_reward_sdk import ConfigError, VerlRewardError
 
 LIMIT = 5
 """So many prompts of a file are answered where nobody says how many."""
@@ -32,6 +36,9 @@ examples:
       --limit 20 --temperature 1
   # your own questions, a line each, until Ctrl-D: bare ones, without a system line
   verl-reward talk runs/NAME/model
+  # the same under a system line, which may hold facts too
+  verl-reward talk runs/NAME/model \\
+      --system "You work for a shop. The kettle has a two-year warranty."
 """
 
 
@@ -99,8 +106,11 @@ def talk(
     prompt_key: str = "prompt",
     max_new_tokens: int = NEW_TOKENS,
     temperature: float = 0.0,
+    system: str | None = None,
 ) -> None:
     """Answer lines of standard input until it ends, or prompts of a file.
+
+    A terminal gets its lines wrapped at words; elsewhere they are as the model wrote them.
 
     Args:
         model: the model's folder, or a name that `resolve_model` knows.
@@ -108,20 +118,44 @@ def talk(
         prompt_key: the file's column that holds the prompt.
         max_new_tokens: the longest answer, in tokens.
         temperature: 0 takes the likeliest token each time.
+        system: the system message of each line; prompts of a file have their own.
 
     Raises:
         VerlRewardError: the model or the file cannot be used.
+        KeyboardInterrupt: at Ctrl-C; the terminal's next line is the shell's.
     """
+    if prompts is not None and system is not None:
+        raise ConfigError("--system goes with lines that are typed; a file's prompts have theirs")
     rows = None if prompts is None else _rows(prompts, prompt_key, limit)
     interactive = rows is None and sys.stdin.isatty()
-    if interactive:
-        print(how_trained(Path(model)))  # noqa: T201
-    chat = Chat(model, max_new_tokens=max_new_tokens, temperature=temperature)
-    asked = _lines(interactive) if rows is None else _prompts(rows)
-    for number, (shown, prompt) in enumerate(asked):
-        if shown:
-            print(f"> {shown}")  # noqa: T201
-        print(chat.answer(prompt, seed=number) + "\n", flush=True)  # noqa: T201
+    try:
+        if interactive and system is None:
+            _say(how_trained(Path(model)))
+        chat = Chat(model, max_new_tokens=max_new_tokens, temperature=temperature)
+        asked = _lines(interactive, system) if rows is None else _prompts(rows)
+        for number, (shown, prompt) in enumerate(asked):
+            if shown:
+                _say(shown, mark="> ")
+            _say(chat.answer(prompt, seed=number) + "\n")
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():  # behind the ^C that the terminal shows
+            print(file=sys.stderr)  # noqa: T201
+        raise
+
+
+def _say(text: str, mark: str = "") -> None:
+    """Print `text` with `mark` before each of its lines, those of a terminal included."""
+    lines = text.split("\n")
+    if sys.stdout.isatty():
+        room = max(Console(file=sys.stdout).width - len(mark), 1)
+        lines = [part for line in lines for part in _wrapped(line, room)]
+    print("\n".join((mark + line).rstrip(" ") if mark else line for line in lines), flush=True)  # noqa: T201
+
+
+def _wrapped(line: str, room: int) -> list[str]:
+    """`line` in parts of at most `room` columns, broken at words; a longer word is broken too."""
+    console = Console(file=io.StringIO(), width=room)
+    return [part.plain.rstrip(" ") for part in Text(line).wrap(console, room)] or [""]
 
 
 def how_trained(model: Path) -> str:
@@ -134,7 +168,7 @@ def how_trained(model: Path) -> str:
     if file is None:
         return (
             "A line is one bare question. A model trained on prompts with a system line answers"
-            " them better: --prompts FILE.jsonl"
+            " them better: --system TEXT, or --prompts FILE.jsonl"
         )
     again = f"--prompts {near(file)}" + ("" if key == "prompt" else f" --prompt-key {key}")
     prompt = read_rows(file, prompt_key=key)[0].prompt
@@ -143,7 +177,7 @@ def how_trained(model: Path) -> str:
     roles = " + ".join(str(message["role"]) for message in prompt)
     return (
         f"It was trained on prompts of {roles} messages; a line here is a bare question, which"
-        f" differs. To ask as in training: {again}"
+        f" differs, unless --system TEXT gives it a system line. To ask as in training: {again}"
     )
 
 
@@ -183,6 +217,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="T",
         help="0, the default: likeliest token",
     )
+    parser.add_argument(
+        "--system", metavar="TEXT", help="ask each line under this system line, facts and all"
+    )
     return parser
 
 
@@ -204,16 +241,25 @@ def _prompts(rows: Sequence[DataRow]) -> Iterator[tuple[str, Any]]:
         yield str(last), row.prompt
 
 
-def _lines(interactive: bool) -> Iterator[tuple[str, Any]]:
-    """``("", question)`` of each line of standard input."""
+def _lines(interactive: bool, system: str | None) -> Iterator[tuple[str, Any]]:
+    """``("", question)`` of each line of standard input, under the `system` line if there is one.
+
+    The empty text: what was typed is shown already.
+    """
     while True:
         if interactive:
             print("> ", end="", flush=True)  # noqa: T201
         line = sys.stdin.readline()
         if not line:
+            if interactive:  # behind the mark that waits for a question
+                print()  # noqa: T201
             return
-        if line.strip():
-            yield "", line.strip()
+        if question := line.strip():
+            messages = [
+                {"role": "system", "content": system},
+                {"role": "user", "content": question},
+            ]
+            yield "", question if system is None else messages
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -77,7 +78,25 @@ def test_a_run_without_evaluation_gets_one_sentence(make_run: MakeRun) -> None:
         (run / "eval" / f"{name}.jsonl").unlink()
     shown = summary_of(run, talk="my-chat model")
     assert "Over steps 1 to 3 the training batches' mean fused reward went from" in shown
+    text = (run / "metrics.jsonl").read_text("utf-8")
+    rewards = [json.loads(line)["reward/fused/mean"] for line in text.splitlines()]
+    assert f"from {rewards[0]:.3f} (step 1) to {rewards[2]:.3f} (step 3)." in " ".join(
+        shown.split()
+    )
     assert "talk to it  my-chat model" in shown
+
+
+def test_a_longer_run_without_evaluation_says_which_steps_its_means_are_of(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(steps=7)
+    for name in ("before", "after"):
+        (run / "eval" / f"{name}.jsonl").unlink()
+    text = (run / "metrics.jsonl").read_text("utf-8")
+    rewards = [json.loads(line)["reward/fused/mean"] for line in text.splitlines()]
+    first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
+    said = f"from {first:.3f} (mean of the first 3 steps) to {last:.3f} (of the last 3)."
+    assert said in " ".join(summary_of(run).split())
 
 
 def test_a_run_that_was_stopped_before_its_last_evaluation_shows_no_empty_table(

@@ -229,6 +229,7 @@ class LiveDisplay(Display):
         return self
 
     def close(self) -> None:
+        self.progress.stopping = False  # the panel that stays is drawn once more: it has stopped
         self._live.stop()
         self._keys.restore()
 

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from verl_core.trainer import series
-from verl_core.trainer.display.progress import Phase, Progress, trend
+from verl_core.trainer.display.progress import Phase, Progress
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 100
 """Columns from which on the figures stand beside the rewards, not beneath them."""
+
+_SHORT_TREND = 8
+"""Bars below which a trend is not drawn."""
+
+_NAME = 22
+"""Columns of a mount's name; a longer one is cut."""
+
+_SHORT_NAME = 6
+"""Columns that a name has left on the narrowest terminal: those of the title ``reward``."""
+
+_NOTHING = 1e-6
+"""A loss or divergence that is nearer to zero than this is what rounding has left of zero."""
 
 _AT_ONCE = "(Ctrl-C once more stops at once)"
 
 
 def draw(progress: Progress, *, width: int, unicode: bool = True) -> RenderableType:
     """The live panel for a terminal of `width` columns."""
-    spark = min(32 if width >= _WIDE else 18, max(progress.steps, 6))
     parts: list[RenderableType] = [_steps(progress, unicode)]
     if progress.stopping:
-        when = "after this step " if progress.phase is None else ""
+        stepping = progress.phase is None and progress.stage is not None
+        when = "after this step " if stepping else ""
         parts.append(Text(f"stopping {when}{_AT_ONCE}", style="bold yellow"))
     if progress.phase is not None:
         parts.append(_phase(progress.phase))
     if progress.history:
-        rewards = _rewards(progress, spark=spark, unicode=unicode)
-        figures = _figures(progress, stacked=width >= _WIDE)
-        if width >= _WIDE and _speeds(progress) + _losses(progress):
-            beside = Table.grid(expand=True, padding=(0, 3))
-            beside.add_column(ratio=1)
-            beside.add_column()
-            beside.add_row(rewards, figures)
-            parts += [Text(), beside]
-        else:
-            parts += [Text(), rewards, Text(), figures]
+        parts += [Text(), *_body(progress, width - 4, unicode)]  # 4: the frame and its padding
         if (troubles := _troubles(progress)) is not None:
             parts += [Text(), troubles]
     return Panel(
@@ -73,12 +77,35 @@ def plain_line(progress: Progress) -> str:
     parts += [f"{gate} {percent(rate)}" for gate, rate in rates]
     if (revision := progress.last(series.REVISION)) is not None:
         parts.append(f"weights r{revision:.0f}")
-    parts += [f"{label} {text}" for label, text in _speeds(progress) + _losses(progress)]
+    alike = "none: answers to a prompt scored alike"
+    parts += [f"{label} {text}" for label, text in _speeds(progress) + _losses(progress, alike)]
     if (seconds := progress.last(series.STEP_SECONDS)) is not None:
         parts.append(f"{seconds:.1f} s")
     if progress.left is not None and progress.step < progress.steps:
         parts.append(f"left {clock(progress.left)}")
     return "  ".join(parts)
+
+
+def _body(progress: Progress, room: int, unicode: bool) -> list[RenderableType]:
+    """Rewards and figures in `room` columns: beside each other where both fit as they are."""
+    wide = room + 4 >= _WIDE
+    bars = min(32 if wide else 18, max(progress.steps, 6)) if unicode else 0
+    columns = _columns(progress, unicode)
+    grid, gap = _stacked(_speeds(progress) + _losses(progress)), 3
+    left = room - gap - _cells(grid)
+    if wide and grid.row_count and left >= _natural(columns) + min(bars, _SHORT_TREND):
+        beside = Table.grid(expand=True, padding=(0, gap))
+        beside.add_column(ratio=1)
+        beside.add_column()
+        beside.add_row(_rewards(progress, columns, left, bars, unicode), grid)
+        return [beside]
+    lines = [_packed(pairs, room) for pairs in (_speeds(progress), _losses(progress)) if pairs]
+    return [_rewards(progress, columns, room, bars, unicode), Text(), *lines]
+
+
+def _cells(renderable: RenderableType) -> int:
+    """Columns that it takes where there is room for all of it."""
+    return Console(file=io.StringIO(), width=10_000).measure(renderable).maximum
 
 
 def number(value: float | None) -> str:
@@ -157,56 +184,105 @@ def _phase(phase: Phase) -> RenderableType:
     return grid
 
 
-def _rewards(progress: Progress, *, spark: int, unicode: bool) -> RenderableType:
+_Columns = dict[str, list[Text]]
+"""Each column of the reward table but the trend: its title, then a cell for each row."""
+
+
+def _columns(progress: Progress, unicode: bool) -> _Columns:
+    """``name``, ``mean``, ``change`` and ``weight``, with a row a mount, a gate, and the sum."""
     revision, changed = progress.last(series.REVISION), progress.revision_change() is not None
     style = "bold black on yellow" if changed else "bold"
     weight_title = Text("weight", style="bold")
     if revision is not None:
         weight_title = Text.assemble("weight ", (f"r{revision:.0f}", style))
+    columns = {
+        "name": [Text("reward")],
+        "mean": [Text("mean")],
+        "change": [Text(_versus(progress))],
+        "weight": [weight_title],
+    }
+    for name, key in _shown(progress):
+        gate, fused = name in progress.gates, key == series.FUSED
+        value = percent(progress.last(key)) if gate else number(progress.last(key))
+        weight = Text("gate", style="magenta") if gate else Text()
+        if not gate and not fused:
+            weight = _weight(progress, name, changed, unicode)
+        cells = (
+            Text(_label(name), style="bold" if fused else ""),
+            Text(value, style="bold" if fused else ""),
+            _moved(progress, key, unicode, share=gate),
+            weight,
+        )
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    return columns
+
+
+def _shown(progress: Progress) -> list[tuple[str, str]]:
+    """``(name, its figure's key)`` of each row of the reward table."""
+    mounts = [(mount, series.mean_of(mount)) for mount in progress.mounts]
+    gates = [(gate, series.rate_of(gate)) for gate in progress.gates]
+    return [*mounts, *gates, ("fused", series.FUSED)]
+
+
+def _versus(progress: Progress) -> str:
+    """What the changes are counted from: ``vs steps 1-3``, the mean over them."""
+    if progress.first_step is None or not progress.window:
+        return ""
+    first, last = progress.first_step, progress.first_step + progress.window - 1
+    return f"vs step {first}" if first == last else f"vs steps {first}-{last}"
+
+
+def _natural(columns: _Columns) -> int:
+    """Columns of a terminal that the reward table takes, its trend apart."""
+    return sum(max(cell.cell_len for cell in cells) + 2 for cells in columns.values())
+
+
+def _rewards(
+    progress: Progress, columns: _Columns, room: int, bars: int, unicode: bool
+) -> RenderableType:
+    """The reward table in `room` columns. Where they are few, the trend gives way first, then the
+    change, then the ends of names; never a mean or a weight."""
+    fitting = min(bars, room - _natural(columns))
+    bars = fitting if fitting >= min(bars, _SHORT_TREND) else 0
+    columns = dict(columns)
+    if _natural(columns) - 2 > room:  # 2: nothing stands to the right of the last column
+        del columns["change"]
+    if (over := _natural(columns) - 2 - room) > 0:
+        names = columns["name"]
+        most = max(max(cell.cell_len for cell in names) - over, _SHORT_NAME)
+        columns["name"] = [Text(_label(cell.plain, most), style=cell.style) for cell in names]
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="bold")
-    table.add_column("reward", no_wrap=True, max_width=22)
-    table.add_column("mean", justify="right", no_wrap=True)
-    table.add_column("since start", justify="right", no_wrap=True)
-    table.add_column("trend", no_wrap=True, min_width=spark)
-    table.add_column(weight_title, justify="right", no_wrap=True)
-    for mount in progress.mounts:
-        key = series.mean_of(mount)
-        table.add_row(
-            _label(mount),
-            number(progress.last(key)),
-            _moved(progress, key, unicode),
-            _spark(progress, key, spark, unicode, "cyan"),
-            _weight(progress, mount, changed, unicode),
-        )
-    for gate in progress.gates:
-        key = series.rate_of(gate)
-        table.add_row(
-            _label(gate),
-            percent(progress.last(key)),
-            _moved(progress, key, unicode, share=True),
-            _spark(progress, key, spark, unicode, "magenta"),
-            Text("gate", style="magenta"),
-        )
-    table.add_row(
-        Text("fused", style="bold"),
-        Text(number(progress.last(series.FUSED)), style="bold"),
-        _moved(progress, series.FUSED, unicode),
-        _spark(progress, series.FUSED, spark, unicode, "bold green"),
-        "",
-    )
+    trends = [
+        _spark(progress, key, bars, unicode, _trend_style(progress, name, key))
+        for name, key in _shown(progress)
+    ]
+    for name, (title, *_) in columns.items():
+        if name == "weight" and bars:
+            table.add_column("trend", no_wrap=True, min_width=bars)
+        table.add_column(title, justify="left" if name == "name" else "right", no_wrap=True)
+    for trend, *cells in zip(trends, *(cells[1:] for cells in columns.values()), strict=True):
+        table.add_row(*cells[:-1], *([trend] if bars else []), cells[-1])
     return table
 
 
-def _label(name: str, width: int = 22) -> str:
+def _trend_style(progress: Progress, name: str, key: str) -> str:
+    if key == series.FUSED:
+        return "bold green"
+    return "magenta" if name in progress.gates else "cyan"
+
+
+def _label(name: str, width: int = _NAME) -> str:
     return name if cell_len(name) <= width else set_cell_size(name, width - 1) + "…"
 
 
 def _moved(progress: Progress, key: str, unicode: bool, *, share: bool = False) -> Text:
-    """The way since the start; green is the good way: up for a reward, down for a gate's rate."""
-    change = trend(progress.history.get(key, ()))
+    """The change since the first steps; green is the good way: up for a reward, down for a gate's
+    rate, which moves by percentage points."""
+    change = progress.change(key)
     if change is None:
         return Text("")
-    text = f"{100 * change:+.1f} %" if share else f"{change:+.3f}"
+    text = f"{100 * change:+.1f} pp" if share else f"{change:+.3f}"
     if not any(digit in text for digit in "123456789"):
         return Text(text, style="dim")
     arrow = ("▲ " if change > 0 else "▼ ") if unicode else ""
@@ -239,14 +315,22 @@ def _speeds(progress: Progress) -> list[tuple[str, str]]:
     ]
 
 
-def _losses(progress: Progress) -> list[tuple[str, str]]:
-    pairs = (("kl", series.KL), ("loss", series.LOSS))
+def _losses(progress: Progress, alike: str = "none (flat)") -> list[tuple[str, str]]:
+    """What the update and the responses were like.
+
+    Args:
+        alike: what is said of an update that had nothing to learn, as all groups were flat.
+    """
+    pairs = (("kl", series.KL), ("loss", series.LOSS), ("critic loss", series.CRITIC_LOSS))
     shown = [
-        (label, f"{value:.3g}") for label, key in pairs if (value := progress.last(key)) is not None
+        (label, "0" if abs(value) < _NOTHING else f"{value:.3g}")
+        for label, key in pairs
+        if (value := progress.last(key)) is not None
     ]
+    if (explained := progress.last(series.EXPLAINED)) is not None:
+        shown.append(("explained variance", f"{explained:.2f}"))
     if progress.last(series.TRAINED_TOKENS) == 0:
-        flat = bool(progress.last(series.FLAT_GROUPS))
-        shown.append(("update", "none: answers to a prompt scored alike" if flat else "none"))
+        shown.append(("update", alike if progress.last(series.FLAT_GROUPS) else "none"))
     if (length := progress.last(series.LENGTH)) is not None:
         shown.append(("length", f"{length:.1f}"))
     if (cut := progress.last(series.TRUNCATED)) is not None:
@@ -254,23 +338,28 @@ def _losses(progress: Progress) -> list[tuple[str, str]]:
     return shown
 
 
-def _figures(progress: Progress, *, stacked: bool) -> RenderableType:
-    speeds, losses = _speeds(progress), _losses(progress)
-    if not stacked:
-        gap = Text("   ")
-        return Group(
-            *(
-                gap.join(Text.assemble((f"{label} ", "dim"), value) for label, value in pairs)
-                for pairs in (speeds, losses)
-                if pairs
-            )
-        )
+def _stacked(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Figures one under another."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
+    grid.add_column(style="dim", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
-    for label, value in speeds + losses:
+    for label, value in pairs:
         grid.add_row(label, value)
     return grid
+
+
+def _packed(pairs: Iterable[tuple[str, str]], room: int) -> Text:
+    """Figures in lines of `room` columns; none is broken between its name and its value."""
+    text, used = Text(), 0
+    for label, value in pairs:
+        size = cell_len(label) + 1 + cell_len(value)
+        gap = 3 if used else 0
+        if used and used + gap + size > room:
+            text.append("\n")
+            used, gap = 0, 0
+        text.append(" " * gap).append(f"{label} ", style="dim").append(value)
+        used += gap + size
+    return text
 
 
 def _troubles(progress: Progress) -> Text | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,8 @@ from verl_core.trainer import jsonl, series
 RECENT_STEPS = 5
 """Steps whose mean duration foretells the rest: the last ones, since responses grow and shrink."""
 
-TREND_STEPS = 3
-"""Steps at either end of a run that are averaged to say how far a figure has come."""
+FIRST_STEPS = 3
+"""A run's first steps, whose mean is what a figure is compared with; fewer in a short run."""
 
 
 @dataclass
@@ -64,13 +64,14 @@ class Progress:
     history: dict[str, list[float | None]] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     step_began: float = field(default_factory=time.monotonic)
+    first_step: int | None = None
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     _taken: int = 0
 
     def take(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add the figures of a finished step; those that are no finite number are gaps."""
         now = time.monotonic()
-        self._add(metrics)
+        self._add(step, metrics)
         self._durations.append(self.last(series.STEP_SECONDS) or now - self.step_began)
         self.step, self.step_began, self.stage = step, now, None
 
@@ -78,11 +79,14 @@ class Progress:
         """Add the figures of steps that an earlier life of the run has made, as of metrics.jsonl;
         `step` stays, and so does the time that has passed."""
         for record in records:
-            self._add({key: value for key, value in record.items() if key not in ("step", "time")})
+            figures = {key: value for key, value in record.items() if key not in ("step", "time")}
+            self._add(record.get("step", 1), figures)
             if (seconds := self.last(series.STEP_SECONDS)) is not None:
                 self._durations.append(seconds)
 
-    def _add(self, metrics: Mapping[str, Any]) -> None:
+    def _add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        if self.first_step is None:
+            self.first_step = step
         figures = {key: jsonl.plain(value) for key, value in metrics.items()}
         for key, value in figures.items():
             past = self.history.setdefault(key, [None] * self._taken)
@@ -102,6 +106,17 @@ class Progress:
     def before_last(self, key: str) -> float | None:
         past = self.history.get(key, ())
         return past[-2] if len(past) > 1 else None
+
+    @property
+    def window(self) -> int:
+        """How many of the first steps a figure is compared with; 0 where there is one step only."""
+        return min(FIRST_STEPS, self._taken // 2)
+
+    def change(self, key: str) -> float | None:
+        """How far a figure has come: that of the last step, less the mean over the `window`."""
+        now = self.last(key)
+        first = [value for value in self.history.get(key, ())[: self.window] if value is not None]
+        return None if now is None or not first else now - sum(first) / len(first)
 
     @property
     def mounts(self) -> tuple[str, ...]:
@@ -136,12 +151,3 @@ class Progress:
             if old is not None and new is not None and old != new:
                 text += f", {mount} {old:.4g} -> {new:.4g}"
         return text
-
-
-def trend(values: Sequence[float | None]) -> float | None:
-    """How far a figure has come: the mean of its last steps less the mean of its first ones."""
-    known = [value for value in values if value is not None]
-    count = min(TREND_STEPS, len(known) // 2)
-    if count == 0:
-        return None
-    return sum(known[-count:]) / count - sum(known[:count]) / count

@@ -85,6 +85,7 @@ def build_report(run: RunData) -> dict[str, Any]:
         "run": _run(run),
         "mounts": _mounts(run),
         "headline": _headline(run, measures),
+        "earlier": _earlier(run),
         "evaluation": _evaluation(run, measures) if measures else None,
         "contributions": [part.as_dict() for part in parts],
         "verdict": _verdict(run, measures),
@@ -182,6 +183,23 @@ def _headline(run: RunData, measures: Sequence[Measure]) -> dict[str, Any]:
         "after": float(np.mean(values[known[-count:]])),
         "first": run.steps[known[0]],
         "last": run.steps[known[-1]],
+        "window": count,
+    }
+
+
+def _earlier(run: RunData) -> dict[str, Any] | None:
+    """The evaluation after training that the model has gone on from; None where there is none."""
+    if not run.earlier:
+        return None
+    fused = next((m for m in measure_all(run.before, run.earlier) if m.name == "fused"), None)
+    if fused is None or fused.after is None:
+        return None
+    return {
+        "step": run.earlier[0]["step"],
+        "prompts": fused.pair.diff.n if fused.pair else fused.after.n,
+        "before": fused.before.mean if fused.before else None,
+        "after": fused.after.mean,
+        "diff": fused.pair.diff.mean if fused.pair else None,
     }
 
 

@@ -39,8 +39,11 @@ class RunData:
         config: ``config.yaml``, resolved; empty where it is missing.
         metrics: one mapping a step, ascending, each step once.
         samples: rows of ``samples.jsonl``.
-        before, after: held-out rows, None where that evaluation was not made.
+        before, after: held-out rows, None where that evaluation was not made; `after` also where
+            it was made of another step than the model is at.
         changes: the weights' audit log of this run, oldest first.
+        earlier: the rows of ``eval/after.jsonl`` where they are of another step, as when the run
+            was finished once, went on, and was stopped.
     """
 
     path: Path
@@ -51,6 +54,7 @@ class RunData:
     before: Sequence[Mapping[str, Any]] | None
     after: Sequence[Mapping[str, Any]] | None
     changes: Sequence[WeightChange]
+    earlier: Sequence[Mapping[str, Any]] | None = None
 
     @property
     def name(self) -> str:
@@ -109,6 +113,11 @@ def load_run(run_dir: Path) -> RunData:
         )
     state = _read_json(run_dir / "state.json")
     by_step = {record["step"]: record for record in jsonl.read(run_dir / "metrics.jsonl")}
+    after = _rows(run_dir / "eval" / "after.jsonl")
+    is_now = not after or after[0].get("step") in (
+        None,
+        state.get("step", max(by_step, default=None)),
+    )
     return RunData(
         path=run_dir,
         state=state,
@@ -116,7 +125,8 @@ def load_run(run_dir: Path) -> RunData:
         metrics=[by_step[step] for step in sorted(by_step)],
         samples=list(jsonl.read(run_dir / "samples.jsonl")),
         before=_rows(run_dir / "eval" / "before.jsonl"),
-        after=_rows(run_dir / "eval" / "after.jsonl"),
+        after=after if is_now else None,
+        earlier=None if is_now else after,
         changes=_changes(run_dir / "weights.db", state.get("run_id")),
     )
 

@@ -24,6 +24,10 @@ _SMOOTH_FROM = 40
 """Steps from which on a moving mean is drawn over the faint figures of single steps."""
 
 
+_LABEL_GAP = 5.0
+"""Points between a bar's end and the text beside it, and between that and the frame."""
+
+
 def rewards(run: RunData, colours: Colours, shape: Shape) -> Figure:
     """Reward by mount over steps; beneath it the gates' rates and the weights; revisions marked."""
     heights = [2.7, *([3.4] if run.mounts else []), *([1.5] if run.gates else []), 2.3]
@@ -89,8 +93,8 @@ def why(
     axes.grid(axis="y", visible=False)
     axes.spines["left"].set_visible(False)
     axes.axvline(0, color=LIGHT["muted"], linewidth=0.8)
-    axes.margins(x=0.16 if shape.narrow else 0.08)
     axes.set_xlabel("fused reward on held-out prompts")
+    _room_for_labels(figure, axes)
     return figure
 
 
@@ -138,8 +142,8 @@ def training(run: RunData, shape: Shape) -> Figure | None:
         (
             "tokens per second",
             [
-                ("rollout", series.ROLLOUT_SPEED, "c1", 1.0),
-                ("update", series.UPDATE_SPEED, "c6", 1.0),
+                ("rollout", series.ROLLOUT_SPEED, "c0", 1.0),
+                ("update", series.UPDATE_SPEED, "c3", 1.0),
             ],
         ),
         ("seconds a step", [("", series.STEP_SECONDS, "ink", 1.0)]),
@@ -311,12 +315,26 @@ def _dumbbell(axes: Axes, row: int, measure: Mapping[str, Any], scale: float, co
         axes.plot(scale * measure["reference"], row, "|", color=LIGHT["muted"], ms=16, mew=1.6)
 
 
+def _room_for_labels(figure: Figure, axes: Axes) -> None:
+    """Widen the horizontal axis until bars and the texts beside them end within the frame."""
+    axes.use_sticky_edges = False  # a bar that begins where the longest ends would pin the frame
+    axes.margins(x=0.0)
+    _layout().execute(figure)
+    low, high = axes.get_xlim()
+    points = axes.get_window_extent().width * 72 / axes.figure.dpi
+    label = max(text.get_window_extent().width for text in axes.texts)
+    right = (label * 72 / axes.figure.dpi + 2 * _LABEL_GAP) / points
+    left = _LABEL_GAP / points if low < 0 else 0.0
+    span = (high - low) / max(1.0 - left - right, 0.1)
+    axes.set_xlim(low - left * span, high + right * span)
+
+
 def _beside(axes: Axes, x: float, y: float, text: str, weight: str = "normal") -> None:
     """`text` to the right of a bar's end."""
     axes.annotate(
         text,
         (x, y),
-        (5, 0),
+        (_LABEL_GAP, 0),
         textcoords="offset points",
         va="center",
         fontsize=8.5,

@@ -11,9 +11,10 @@ Report = Mapping[str, Any]
 
 
 def story(report: Report) -> list[str]:
-    """Three to six sentences, the most important first; each holds only where its figures are."""
+    """Up to seven sentences, the most important first; each holds only where its figures are."""
     sentences = [
         _rise(report),
+        earlier(report),
         _sources(report),
         _gate(report),
         *_changes(report["revisions"]),
@@ -64,10 +65,15 @@ def _rise(report: Report) -> str:
         )
     if head["kind"] == "training":
         steps = f"steps {head['first']} to {head['last']}"
+        count = head["window"]  # steps at either end, whose means are compared
+        first, last = f"mean of the first {count} steps", f"of the last {count}"
+        if count == 1:
+            first, last = f"step {head['first']}", f"step {head['last']}"
         return (
             f"Over {steps} the training batches' mean fused reward went from"
-            f" {number(head['before'])} to {number(head['after'])}. Training batches differ from"
-            " step to step; only an evaluation on held-out prompts tells how much was learnt."
+            f" {number(head['before'])} ({first}) to {number(head['after'])} ({last}). Training"
+            " batches differ from step to step; only an evaluation on held-out prompts tells how"
+            " much was learnt."
         )
     if head["kind"] != "held_out" and head.get("missing"):
         return f"No figures: {head['missing']}, which holds those of each step, is missing."
@@ -82,6 +88,21 @@ def _rise(report: Report) -> str:
     if diff["low"] is not None:
         text += f"; 95\u00a0% interval {signed(diff['low'])} to {signed(diff['high'])}"
     return f"{text}). {_strength(head['z'])}".strip()
+
+
+def earlier(report: Report) -> str:
+    """What is known of the model as it was when it was last evaluated; empty where that is now."""
+    found = report.get("earlier")
+    if not found:
+        return ""
+    text = (
+        f"It was last evaluated after step {found['step']}, and the model is at step"
+        f" {report['run']['step']} now: after step {found['step']} the fused reward on"
+        f" {found['prompts']} held-out prompts was {number(found['after'])}"
+    )
+    if found["diff"] is not None:
+        text += f", before training {number(found['before'])} ({signed(found['diff'])})"
+    return f"{text}."
 
 
 def _strength(z: float | None) -> str:

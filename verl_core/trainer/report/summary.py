@@ -19,7 +19,7 @@ from verl_core.trainer.display import printable
 from verl_core.trainer.near import near
 from verl_core.trainer.report.page import figure_value, outcome
 from verl_core.trainer.report.statistics import TOO_FEW
-from verl_core.trainer.report.story import number, signed
+from verl_core.trainer.report.story import earlier, number, signed
 from verl_core.trainer.report.verdict import WHAT
 from verl_core.trainer.run_folder import held_out_prompts
 
@@ -44,6 +44,8 @@ def print_summary(
         console.print(_measures(report))
     else:  # there is no before and after to set side by side
         console.print(Text(report["story"][0]))
+        if sentence := earlier(report):
+            console.print(Text(sentence))
     checks = report["verdict"].get("checks", [])
     if reason := report["verdict"].get("left_out"):
         console.print(Text(f"The built-in checks are left out: {reason}."))
