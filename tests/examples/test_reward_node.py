@@ -63,11 +63,18 @@ def test_weights_of_another_classifier_are_refused(plain_words, tmp_path):
 
 def test_the_data_are_questions_behind_the_facts_that_answer_them():
     train, held_out = rows("prompts.jsonl"), rows("heldout.jsonl")
-    assert (len(train), len(held_out)) == (36, 12)
-    assert len({row["id"] for row in train + held_out}) == 48
-    facts = [{row["prompt"].rsplit(". ", 1)[0] for row in part} for part in (train, held_out)]
+    assert (len(train), len(held_out)) == (36, 40)
+    assert len({row["id"] for row in train + held_out}) == 76
+    for row in train + held_out:
+        assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+    assert len({row["prompt"][0]["content"] for row in train + held_out}) == 1
+    asked = [[row["prompt"][1]["content"] for row in part] for part in (train, held_out)]
+    assert all(text.endswith("?") for part in asked for text in part)
+    assert len(set(asked[0] + asked[1])) == 76
+    # Both questions about a fact begin with its first sentence.
+    facts = [{text.split(". ")[0] for text in part} for part in asked]
+    assert (len(facts[0]), len(facts[1])) == (18, 20)
     assert not facts[0] & facts[1]
-    assert all(row["prompt"].endswith("?") for row in train + held_out)
 
 
 def test_the_example_trains_with_a_critic_from_its_own_folder(tiny_run, tiny_model_dir, read_jsonl):
@@ -100,9 +107,9 @@ def test_the_example_trains_with_a_critic_from_its_own_folder(tiny_run, tiny_mod
     first, second = read_jsonl(folder / "metrics.jsonl")
     for line in (first, second):
         assert line["reward/plain_words/failed"] == 0
-        assert line["weights/plain_words"] == 1.0
+        assert line["weights/plain_words"] == 2.0
         assert line["weights/finished"] == 0.5
         assert line["critic/grad_norm"] > 0
     assert first["actor/kl"] == pytest.approx(0.0, abs=1e-5)
     assert second["actor/kl"] > 0
-    assert len(read_jsonl(folder / "eval" / "after.jsonl")) == 12
+    assert len(read_jsonl(folder / "eval" / "after.jsonl")) == 40
