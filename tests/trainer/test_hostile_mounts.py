@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -9,12 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from verl_core.trainer.report.build import write_report
+
 BAD = {
     "hang": {"timeout": 0.5},
     "segfault": {},
     "grandchild": {"timeout": 1.0},
     "hold_the_gil": {"timeout": 0.5},
     "short": {},
+}
+#: What the report says of each.
+WHY = {
+    "hang": "no answer within timeout: 0.5 s; its worker was killed",
+    "segfault": "its worker died by SIGSEGV (signal 11)",
+    "grandchild": "no answer within timeout: 1 s; its worker was killed",
+    "hold_the_gil": "no answer within timeout: 0.5 s; its worker was killed",
+    "short": "scores has a wrong length: got 3, expected 4 rows",
 }
 LENIENT = {"on_error": "abstain", "max_error_rate": 1.0}
 
@@ -75,6 +86,16 @@ def test_twenty_steps_are_trained_beside_five_mounts_that_misbehave(
         assert [line[f"reward/{name}/failed"] for name in BAD] == [1.0] * 5
         assert not any(f"reward/{name}/mean" in line for name in BAD)
     assert our_children() == []
+    write_report(folder)
+    report = json.loads((folder / "report" / "report.json").read_text("utf-8"))
+    told = {one["mount"]: one for one in report["failures"]}
+    assert told.keys() == set(BAD)
+    for name, why in WHY.items():
+        assert (told[name]["share"], told[name]["steps"], told[name]["of_steps"]) == (1.0, 20, 20)
+        assert why in told[name]["reason"]
+        [said] = [text for text in report["story"] if text.startswith(f"{name} failed on 100")]
+        assert "in 20 of 20 steps, at first: " in said
+        assert why in said
 
 
 @pytest.mark.parametrize("deeds", [tuple(BAD), ("hang",)])

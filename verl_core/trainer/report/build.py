@@ -12,6 +12,7 @@ import numpy as np
 from verl_core.trainer import jsonl, series
 from verl_core.trainer.report import answers, figures, page, theme
 from verl_core.trainer.report.data import RunData, load_run
+from verl_core.trainer.report.failures import failures_of
 from verl_core.trainer.report.measures import (
     Measure,
     Row,
@@ -90,6 +91,7 @@ def build_report(run: RunData) -> dict[str, Any]:
         "contributions": [part.as_dict() for part in parts],
         "verdict": _verdict(run, measures),
         "training": _training(run),
+        "failures": failures_of(run),
         "revisions": [
             {**change.as_dict(), "first_step": run.first_step(change.revision)}
             for change in run.changes

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_core.trainer.report.failures import failure_sentences
 from verl_core.trainer.weight_text import change_texts, setting_text
 
 Report = Mapping[str, Any]
 
 
 def story(report: Report) -> list[str]:
-    """Up to seven sentences, the most important first; each holds only where its figures are."""
+    """The most important first; each holds only where its figures are."""
     sentences = [
         _rise(report),
         earlier(report),
         _sources(report),
         _gate(report),
+        *failure_sentences(report.get("failures", ())),
         *_changes(report["revisions"]),
         _checks(report),
         _left_out(report),
