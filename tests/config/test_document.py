@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from verl_core.config.document import dump_yaml, load_yaml, parse_yaml
@@ -134,6 +134,9 @@ def test_what_is_written_is_read_back_the_same(value: dict[str, object]) -> None
     assert repr(read) == repr(value)  # 1 is not 1.0 is not True; -0.0 is not 0.0
 
 
+@example("\r\t")
+@example("a: 1\x85\t")
+@example("a: 1\u2028\t")
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused_with_a_config_error(text: str) -> None:
     refused: ConfigError | None = None

@@ -39,6 +39,9 @@ _FLOAT = re.compile(
 _REWARD = re.compile(rb"^[\"']?reward[\"']?\s*:", re.MULTILINE)
 _SIGNS = list("-+.0123456789")
 
+#: What ends a line in YAML 1.1, by which PyYAML counts them.
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+
 
 class _Resolver(BaseResolver):
     """The core schema of YAML 1.2, and 1.1's ``<<`` for merging."""
@@ -170,7 +173,7 @@ def parse_yaml(text: str, file: str, *, override: Origin | None = None) -> Node:
         mark = error.problem_mark or error.context_mark
         origin = override or _origin(file, mark)
         context = f"{error.context}, " if error.context else ""
-        line = text.split("\n")[mark.line] if mark is not None else text
+        line = _LINE_BREAK.split(text)[mark.line] if mark is not None else text
         hint = _yaml_hint(error.problem or "", line)
         if not hint and override is None:
             hint = _unclosed(error)
