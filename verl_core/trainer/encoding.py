@@ -14,23 +14,10 @@ _THINK, _THINK_END = "<think>", "</think>"
 
 
 def encode_prompts(
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
-    max_prompt_tokens: int,
-    *,
-    row_ids: Sequence[str] | None = None,
-    context: int | None = None,
-    max_new_tokens: int = 0,
+    tokenizer: Any, prompts: Sequence[Prompt], max_prompt_tokens: int, **options: Any
 ) -> list[NDArray[np.int64]]:
-    """Token ids of each prompt, ready to be answered: see `encode_and_open`."""
-    return encode_and_open(
-        tokenizer,
-        prompts,
-        max_prompt_tokens,
-        row_ids=row_ids,
-        context=context,
-        max_new_tokens=max_new_tokens,
-    )[0]
+    """Token ids of each prompt, ready to be answered; arguments as of `encode_and_open`."""
+    return encode_and_open(tokenizer, prompts, max_prompt_tokens, **options)[0]
 
 
 def encode_and_open(

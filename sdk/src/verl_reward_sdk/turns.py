@@ -45,10 +45,10 @@ def split_thinking(raw: str) -> tuple[str, str | None]:
 
 def without_thinking(response: str, raw: str) -> str:
     mark = split_thinking(raw)[1]
-    return response if mark is None else after_thinking(response, mark)
+    return response if mark is None else _after_thinking(response, mark)
 
 
-def after_thinking(response: str, mark: str) -> str:
+def _after_thinking(response: str, mark: str) -> str:
     """The part of `response` behind the thinking that ends (or never ends) with `mark`."""
     if mark == _THINK_OPEN:
         return ""
