@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 
@@ -29,7 +30,7 @@ from verl_core.rewards.scoring import Scoring
 from verl_core.rewards.slices import Agenda, Slice
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, did_you_mean
 from verl_reward_sdk.protocols import Bools
 
 
@@ -58,6 +59,7 @@ class StreamedScoring:
         early: Collection[str],
     ) -> None:
         self._ids = tuple(sample_ids)
+        _check_step(self._ids, group_ids, slice_groups)
         self._place = {sample_id: row for row, sample_id in enumerate(self._ids)}
         self._mounts, self._begin = mounts, begin
         self._begun, self._judged = set(early), set[str]()
@@ -188,6 +190,10 @@ class StreamedScoring:
     def _open(self, names: Iterable[str]) -> tuple[str, ...]:
         """The stage's mounts, of which those that were not early may begin now."""
         stage = tuple(names)
+        for name in stage:
+            if name not in self._mounts:
+                hint = did_you_mean(name, self._mounts)
+                raise ConfigError(f"there is no mount {name!r}", path="reward", hint=hint)
         with self._lock:
             self._refuse(stage)
             for name in stage:
@@ -329,3 +335,24 @@ class StreamedScoring:
                     return
                 calls = list(self._calls)
             self._bell.wait(tend(calls))
+
+
+def _check_step(
+    ids: Sequence[str], group_ids: Sequence[Hashable] | None, slice_groups: int
+) -> None:
+    if slice_groups < 1:
+        raise ValueError(f"slice_groups must be at least 1, not {slice_groups}")
+    if group_ids is not None and len(group_ids) != len(ids):
+        raise ContractError(
+            "group_ids has a wrong length",
+            provider="batch",
+            value=len(group_ids),
+            bound=f"{len(ids)} rows",
+        )
+    if len(set(ids)) != len(ids):
+        raise ContractError(
+            "a sample id stands twice",
+            provider="batch",
+            value=Counter(ids).most_common(1)[0][0],
+            bound="unique ids",
+        )
