@@ -283,3 +283,30 @@ def test_the_launching_thread_goes_home_with_its_calls(kit, engine):
     while any(thread.name == "reward-streaming" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_slow_mount_is_no_late_one(kit, engine):
+    """What waits for a busy worker is not yet asked: no `queue_timeout` runs against it."""
+
+    def slow(batch):
+        time.sleep(0.05)
+        return kit.lengths(batch)
+
+    built = engine({"type": "m", "provider": kit.says(slow, execution="thread"), "timeout": 0.4})
+    n = 24
+    batch = kit.batch(n, group_ids=[f"g{row // 2}" for row in range(n)])
+    column = streamed(built, batch, [range(n)]).columns["m"]  # 12 calls, one after the other
+    assert set(column.status) == {"ok"}
+
+
+def test_answers_of_one_mount_open_slices_of_an_earlier_one(kit, engine):
+    built = engine(
+        {
+            "type": "late",
+            "provider": kit.says(kit.lengths, execution="thread"),
+            "when": "early > 99",
+        },
+        {"type": "early", "provider": kit.says(kit.lengths, execution="thread")},
+    )
+    column = streamed(built, whole(kit), [range(N)]).columns["late"]
+    assert set(column.status) == {"not_applicable"}
