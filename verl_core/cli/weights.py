@@ -50,9 +50,10 @@ def set_(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change weights: all that are named, or none; the others stay. Takes effect with the next step.
+    """Change weights: all that are named, or none; the others stay.
 
-    A weight that is set is pinned: it follows its schedule no more, until `unpin`.
+    It takes effect with the next step. A weight that is set is pinned: it follows its schedule no
+    more, until `unpin`.
 
     Example: verl-reward weights set accuracy=2 --reason "too many wrong answers"
     """

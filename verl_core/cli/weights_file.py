@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from verl_core.config.document import load_yaml, parse_yaml
-from verl_reward_sdk.errors import ConfigError
 
 _INPUT = "standard input"
 
