@@ -231,7 +231,7 @@ def test_a_control_plane_that_is_started_again_is_waited_for_and_keeps_the_lease
 
 
 def test_another_run_at_the_address_is_an_error_and_not_another_lease(engine, served):
-    server, store = served
+    server, _ = served
     source = ControlPlaneWeights(engine(), server.url, "s")
     port = server.port
     server.stop()
