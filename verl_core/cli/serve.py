@@ -142,11 +142,13 @@ def _server(
     cfg: RunConfig, engine: RewardEngine, registry: PluginRegistry, status: dict[str, Any]
 ) -> ControlServer:
     from verl_core.control import ControlServer, ControlState
+    from verl_core.rewards.lease_book import LeaseBook
 
     assert engine.store is not None
     state = ControlState(
         run_id=engine.store.run_id,
         store=engine.store,
+        leases=LeaseBook(engine.store, engine.lease, ttl=cfg.server.lease_ttl),
         providers=engine.describe,
         status=lambda: status,
         routes=registry.routes(),

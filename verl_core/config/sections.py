@@ -165,6 +165,8 @@ class ServerConfig(Model):
     """Further host names under which clients may call, such as a proxy's."""
     port: int = Field(default=8000, ge=0, le=65535)
     """The port; 0: any free one."""
+    lease_ttl: float = Field(default=3600.0, gt=0)
+    """Seconds after its last use in which a lease that was taken over HTTP ends by itself."""
 
 
 class TrackingConfig(Model):

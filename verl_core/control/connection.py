@@ -2,18 +2,24 @@
 
 uvicorn itself waits for ever for the rest of a request, and for a client that does not read. Each
 such connection holds one of the process's file handles, which the trainer needs for its own files.
-A long answer (a stream of events) is not bounded: only a client that stops reading it is.
+A long answer (a stream of events) is not bounded: only a client that stops reading it is, and one
+whose machine is gone. When the server stops, `STOPPING` tells such an answer to come to its end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from dataclasses import dataclass
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+STOPPING = "verl_reward.stopping"
+"""Key of the ASGI scope's ``state``: an `asyncio.Event`, set when the server begins to stop."""
 
 _NO_ROOM = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\n"
@@ -71,6 +77,8 @@ class Connection(H11Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._unread = 0
         self._real: asyncio.Transport
+        self._stopping = asyncio.Event()
+        self.app_state = {**self.app_state, STOPPING: self._stopping}
 
     # -- from asyncio -----------------------------------------------------------------------------
 
@@ -82,6 +90,7 @@ class Connection(H11Protocol):
             transport.write(_NO_ROOM)
             transport.abort()
             return
+        self._bound_silence(transport)
         self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -121,6 +130,7 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """Begin to stop: a request that has not come whole is dropped, others are answered."""
+        self._stopping.set()
         if self.conn.their_state is h11.SEND_BODY:
             self._real.abort()
         else:
@@ -141,6 +151,17 @@ class Connection(H11Protocol):
         else:
             self._real.close()
         self._watch_answer()
+
+    def _bound_silence(self, transport: asyncio.Transport) -> None:
+        """Drop a client whose machine has gone without a word: what it is sent is confirmed within
+        the time in which it must take an answer. The system alone would try for a quarter hour."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+        connection = transport.get_extra_info("socket")
+        if option is None or connection is None:
+            return
+        with contextlib.suppress(OSError):  # no TCP, such as a socket of the file system
+            milliseconds = max(1, round(self._limits.stall_seconds * 1000))
+            connection.setsockopt(socket.IPPROTO_TCP, option, milliseconds)
 
     def _say_goodbye(self) -> None:
         if self._real.get_write_buffer_size() and not self._real.is_closing():

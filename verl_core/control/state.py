@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verl_core.control.token import token_from_environment
+from verl_core.rewards.lease_book import LeaseBook
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -19,18 +20,37 @@ def _nothing() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Listening:
+    """What listeners to ``GET …/weights/events`` may take.
+
+    Args:
+        listeners: at once; a further one is refused. Each holds one of the server's connections
+            (`Limits.connections`) for as long as it likes, and others must stay free.
+        heartbeat_seconds: between two signs of life to a listener that has nothing to hear.
+        look_seconds: between two looks whether another process has changed the weights.
+    """
+
+    listeners: int = 32
+    heartbeat_seconds: float = 15.0
+    look_seconds: float = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
 class ControlState:
     """One run, as the control plane sees it. The callables are called from worker threads.
 
     Args:
         run_id: names the run in every answer.
         store: its weights.
+        leases: those of groups, for workers elsewhere; by default a book over `store` alone, whose
+            leases name no mounts.
         providers: a description of each mount, JSON-ready but for infinities, which become null.
         status: facts for ``/healthz``: ``ready`` (bool), ``step`` (int), and others.
         routes: prefix -> ASGI app of plugins, mounted behind the same guard.
         token: what clients must show as a bearer token; None on loopback only.
         allowed_hosts: further names under which clients may call, such as a proxy's.
         max_body: bytes of a request body, counted as they come.
+        listening: bounds of the listeners to changes of the weights.
     """
 
     run_id: str
@@ -41,3 +61,9 @@ class ControlState:
     token: str | None = field(default_factory=token_from_environment, repr=False)
     allowed_hosts: Collection[str] = ()
     max_body: int = 1 << 20
+    leases: LeaseBook = None  # type: ignore[assignment]  # never None once it is made
+    listening: Listening = Listening()
+
+    def __post_init__(self) -> None:
+        if self.leases is None:
+            object.__setattr__(self, "leases", LeaseBook(self.store))

@@ -22,6 +22,7 @@ from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
+from verl_core.rewards.lease_book import LeaseBook
 from verl_core.trainer import checkpoint, reward_state
 from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.config_changes import config_changes
@@ -162,6 +163,7 @@ class Session:
         state = ControlState(
             run_id=folder.run_id,
             store=store,
+            leases=LeaseBook(store, engine.lease, ttl=self.cfg.server.lease_ttl),
             providers=engine.describe,
             status=lambda: status,
             routes=registry.routes(),
