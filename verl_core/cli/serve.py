@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's config.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.YAML]", help="The run's config.")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,20 +37,45 @@ def command(
             "By default <output>/<name>.serve",
         ),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="In the place of a config: show a run's folder, and change nothing in it.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a config's rewards and their weights over HTTP until Ctrl-C, SIGTERM or SIGHUP.
 
-    Weights, pins and their history are kept, and are there again at the next start.
+    Weights, pins and their history are kept, and are there again at the next start. The page at /
+    shows them, the mounts, and what was scored.
 
     Example: verl-reward serve examples/customer-service/run.yaml server.port=8001
     """
+    from verl_core.cli.serve_run import serve_folder, settings_only
     from verl_core.config import load_run_config
     from verl_core.trainer.display.steady import steady_streams
     from verl_core.trainer.interrupt import stops_raise
 
+    if run is not None:
+        with steady_streams(), stops_raise():
+            serve_folder(run, settings_only(config, overrides, state))
+        return
+    if config is None:
+        raise _nothing_to_serve()
     cfg = load_run_config(config, overrides or ())
     with steady_streams(), stops_raise():
         _serve(cfg, _folder(cfg, state) / "weights.db")
+
+
+def _nothing_to_serve() -> Exception:
+    from verl_reward_sdk.errors import ConfigError
+
+    return ConfigError(
+        "there is nothing to serve",
+        hint="name a run's config, as in verl-reward serve run.yaml, or a run's folder: --run DIR",
+    )
 
 
 def _folder(cfg: RunConfig, state: Path | None) -> Path:
@@ -142,6 +169,7 @@ def _server(
     cfg: RunConfig, engine: RewardEngine, registry: PluginRegistry, status: dict[str, Any]
 ) -> ControlServer:
     from verl_core.control import ControlServer, ControlState
+    from verl_core.control.runs import Recorder
     from verl_core.rewards.lease_book import LeaseBook
 
     assert engine.store is not None
@@ -153,6 +181,7 @@ def _server(
         status=lambda: status,
         routes=registry.routes(),
         allowed_hosts=cfg.server.allowed_hosts,
+        run=Recorder.of(engine, name=cfg.name),
     )
     return ControlServer(state, cfg.server.host, cfg.server.port)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_core.control.runs import NoRun, RunSource
 from verl_core.control.token import token_from_environment
 from verl_core.rewards.lease_book import LeaseBook
 
@@ -51,6 +53,9 @@ class ControlState:
         allowed_hosts: further names under which clients may call, such as a proxy's.
         max_body: bytes of a request body, counted as they come.
         listening: bounds of the listeners to changes of the weights.
+        run: its figures and samples, for the page.
+        read_only: why nothing may be changed, in words; None: it may.
+        server_id: tells one start of the server from the next.
     """
 
     run_id: str
@@ -63,6 +68,9 @@ class ControlState:
     max_body: int = 1 << 20
     leases: LeaseBook = None  # type: ignore[assignment]  # never None once it is made
     listening: Listening = Listening()
+    run: RunSource = field(default_factory=NoRun)
+    read_only: str | None = None
+    server_id: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def __post_init__(self) -> None:
         if self.leases is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +62,7 @@ class RewardEngine:
         self._registry = registry
         self._loading = threading.Lock()
         self._loaded = self._closed = False
+        self._observers: tuple[Callable[[RewardBatch, RewardTable], None], ...] = ()
 
     @classmethod
     def from_config(
@@ -353,7 +354,14 @@ class RewardEngine:
             return self._lease(None, batch.step)
         return self._lease(self.store.snapshot(batch.step), batch.step)
 
-    def _seen(self, table: RewardTable) -> None:
+    def subscribe(self, observer: Callable[[RewardBatch, RewardTable], None]) -> None:
+        """Call ``observer(batch, table)`` with every batch scored from now on, in the thread
+        that scores: it must be quick, and must not raise."""
+        self._observers = (*self._observers, observer)
+
+    def _seen(self, batch: RewardBatch, table: RewardTable) -> None:
+        for observer in self._observers:
+            observer(batch, table)
         self._registry.notify("verl_reward_batch_scored", table=table)
 
 
