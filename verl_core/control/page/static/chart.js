@@ -40,7 +40,7 @@ export class Chart {
         blur: () => point_at(null),
       },
     });
-    this.table = h("div", { class: "scroll" });
+    this.table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, figures` });
     this.details = h("details", { on: { toggle: () => this.fillTable() } }, h("summary", {}, "Figures"), this.table);
     this.element = h("figure", { class: "chart" },
       h("figcaption", {}, h("span", { class: "title" }, title), this.now),
