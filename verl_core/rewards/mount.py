@@ -24,6 +24,7 @@ from verl_core.rewards.execution import Call, Limits, Runner
 from verl_core.rewards.learner import Learner
 from verl_core.rewards.process_state import Culprit, kept, watch
 from verl_core.rewards.raised import is_interrupt, told
+from verl_core.rewards.row_words import failed_rows
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
 from verl_core.rewards.tokens import TokenRow, checked_token_scores
 from verl_reward_sdk.batch import RewardBatch
@@ -257,7 +258,7 @@ class Mount:
                 row: without(reason, self._secrets) for row, reason in answer.reasons.items()
             }
         answer.seconds = call.seconds
-        self._record(answer, asked)
+        self._record(answer, rows)
         return answer
 
     def _placed(self, error: BaseException, rows: Rows | None) -> BaseException:
@@ -326,8 +327,8 @@ class Mount:
             )
         return None
 
-    def _record(self, answer: Answer, asked: int) -> None:
-        failed, _ = answer.failed_share()
+    def _record(self, answer: Answer, rows: Rows | None) -> None:
+        failed, asked = answer.failed_share()
         with self._lock:
             counters = self.counters
             counters.calls += 1
@@ -340,11 +341,11 @@ class Mount:
             if self._state in ("ready", "degraded"):
                 self._state = "degraded" if failed else "ready"
         if news:  # and not again for every batch: the table and the metrics carry each failure
+            which = np.flatnonzero(answer.codes == FAILED).tolist()
             logger.warning(
-                "mount %s: %d of %d rows failed: %s",
+                "mount %s: %s: %s",
                 self.name,
-                failed,
-                asked,
+                failed_rows(which, asked, None if rows is None else rows.tolist()),
                 answer.first_reason(),
                 # A traceback repeats the error's own words, where a secret may be.
                 exc_info=None
