@@ -169,7 +169,7 @@ def _server(
     cfg: RunConfig, engine: RewardEngine, registry: PluginRegistry, status: dict[str, Any]
 ) -> ControlServer:
     from verl_core.control import ControlServer, ControlState
-    from verl_core.control.runs import Recorder
+    from verl_core.control.run import Recorder
     from verl_core.rewards.lease_book import LeaseBook
 
     assert engine.store is not None
