@@ -69,6 +69,12 @@ class Health(BaseModel):
     version: str | None = None
 
 
+class Probe(BaseModel):
+    """What a probe asks; its status says the same."""
+
+    ok: bool
+
+
 class Wrong(BaseModel):
     """One wrong part of a request."""
 
@@ -103,12 +109,18 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _SAID = {
     400: "The body is not JSON, or If-Match is no list of entity tags.",
     401: "The token is missing or wrong.",
+    404: "There is nothing here to score with.",
+    409: "This run does not score for others now.",
+    410: "The lease has ended.",
     412: "If-Match names another revision; ETag is the newest.",
     413: "The body is too large.",
     415: "The body is not called JSON.",
     421: "The Host header names another server.",
     422: "Refused, with a reason for each wrong part. Nothing was changed.",
-    503: "Another program holds the weights' file; Retry-After. Nothing was changed.",
+    429: "Too much is under way; Retry-After.",
+    503: "Another program holds the weights' file, or no reward can be had now; Retry-After. Nothing"
+    " was changed.",
+    504: "The deadline has passed.",
 }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 from starlette.responses import RedirectResponse
+from starlette.types import Scope
 
 from verl_core import __version__
 from verl_core.control.answers import ProblemDocument
@@ -16,11 +17,14 @@ from verl_core.control.head import HeadAsGet
 from verl_core.control.problem import install_handlers
 from verl_core.control.routers.health import health_router
 from verl_core.control.routers.providers import providers_router
+from verl_core.control.routers.score import PATH, score_router
 from verl_core.control.routers.weights import weights_router
+from verl_core.control.scoring.service import ScoreService
+from verl_core.control.scoring.stream import is_stream
 from verl_core.control.state import ControlState
 from verl_reward_sdk.errors import PluginError
 
-_RESERVED = ("/api/v1/reward", "/healthz", "/docs", "/openapi.json")
+_RESERVED = ("/api/v1/reward", "/healthz", "/readyz", "/livez", "/docs", "/openapi.json")
 
 
 def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> FastAPI:
@@ -33,7 +37,7 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     Raises:
         PluginError: a plugin's route has a prefix that it cannot have.
     """
-    _check_prefixes(state.routes)
+    _check_prefixes([*state.routes, *state.scorers])
     app = FastAPI(
         title="verl-reward control plane",
         version=__version__,
@@ -43,12 +47,19 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     )
     app.add_middleware(HeadAsGet, foreign=tuple(state.routes))
     hosts = (*state.allowed_hosts, *allowed_hosts)
-    app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=state.max_body)
+    app.add_middleware(
+        Guard, token=state.token, allowed_hosts=hosts, max_body=_body_limits(state)
+    )
     install_handlers(app, state.run_id)
     # The guard has checked the token; this tells the OpenAPI document that there is one.
     told = [Depends(HTTPBearer(auto_error=False))] if state.token else []
     app.include_router(weights_router(state), dependencies=told)
     app.include_router(providers_router(state), dependencies=told)
+    service = None if state.engine is None else ScoreService(state)
+    app.include_router(score_router(state, service), dependencies=told)
+    if service is not None:
+        for make in state.scorers.values():
+            app.include_router(make(service), dependencies=told)
     app.include_router(health_router(state))
     add_documents(app)
     app.add_api_route("/", _to_documents, include_in_schema=False)
@@ -56,6 +67,20 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         app.mount(prefix, plugin)
     _describe_problems(app)
     return app
+
+
+def _body_limits(state: ControlState) -> Callable[[Scope], int | None]:
+    """Bytes of a body by its path; a stream of rows has no end, only its lines have."""
+    scoring = {PATH, *state.scorers}
+
+    def limit(scope: Scope) -> int | None:
+        if scope["path"] not in scoring:
+            return state.max_body
+        if scope["path"] == PATH and is_stream(scope):
+            return None
+        return state.scoring.body_bytes
+
+    return limit
 
 
 def _to_documents() -> RedirectResponse:

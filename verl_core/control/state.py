@@ -6,16 +6,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.token import token_from_environment
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
     from starlette.types import ASGIApp
 
+    from verl_core.control.scoring.service import ScoreService
+    from verl_core.rewards.engine import RewardEngine
     from verl_core.rewards.weights import WeightStore
 
 
 def _nothing() -> dict[str, Any]:
     return {}
+
+
+def _never() -> None:
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +38,12 @@ class ControlState:
         routes: prefix -> ASGI app of plugins, mounted behind the same guard.
         token: what clients must show as a bearer token; None on loopback only.
         allowed_hosts: further names under which clients may call, such as a proxy's.
-        max_body: bytes of a request body, counted as they come.
+        max_body: bytes of a request body, counted as they come; of scoring bodies: `scoring`'s.
+        engine: scores ``/score``; None: nothing does.
+        scoring: what that may take.
+        cannot_score: why it does not score now, or None.
+        scorers: further routes that score, of other trainers' shapes: path -> what makes its
+            router. The path's bodies are limited as those of ``/score``.
     """
 
     run_id: str
@@ -41,3 +54,7 @@ class ControlState:
     token: str | None = field(default_factory=token_from_environment, repr=False)
     allowed_hosts: Collection[str] = ()
     max_body: int = 1 << 20
+    engine: RewardEngine | None = None
+    scoring: ScoringLimits = field(default_factory=ScoringLimits)
+    cannot_score: Callable[[], str | None] = _never
+    scorers: Mapping[str, Callable[[ScoreService], APIRouter]] = field(default_factory=dict)

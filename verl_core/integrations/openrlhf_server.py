@@ -9,6 +9,7 @@ or a route in an application that there is already, such as the control plane's:
 
 from __future__ import annotations
 
+import functools
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +18,11 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
+from verl_core.config.rewards import RewardsConfig
+from verl_core.control.answers import problems
 from verl_core.control.body import json_object
 from verl_core.control.problem import Problem, install_handlers, key_error
+from verl_core.control.scoring.service import ScoreService
 from verl_core.integrations.fitting import read_rewards
 from verl_core.integrations.openrlhf import OpenRlhfReward, Source, fitted
 from verl_core.integrations.openrlhf_texts import Texts
@@ -63,16 +67,51 @@ def reward_router(
         Each request is scored under a lease of its own. An answer of 503 is one that OpenRLHF asks
         for again, up to five times.
         """
-        body = await json_object(request)
-        queries, prompts, labels = _fields(body)
-        try:
-            return JSONResponse(await reward.answer(queries, prompts, labels))
-        except RewardError as error:
-            raise Problem(503, "no-reward", str(error), headers={"Retry-After": "1"}) from error
-        except (ConfigError, ContractError) as error:
-            raise Problem(422, "invalid-request", str(error)) from error
+        return await _answered(request, reward)
 
     return router
+
+
+def served_router(service: ScoreService, rewards: RewardsConfig, path: str) -> APIRouter:
+    """The same over a control plane's own scoring: its engine, its live weights, its bounds.
+
+    What OpenRLHF cannot carry of the config is found at the first request, which is refused then.
+    """
+    router = APIRouter(tags=["openrlhf"])
+
+    @functools.cache
+    def made() -> OpenRlhfReward:
+        return OpenRlhfReward(
+            fitted(rewards, http=True),
+            Texts(None),
+            "ground_truth",
+            engine=service.engine,
+            score=service.score_batch,
+        )
+
+    @router.post(path, name="openrlhf_reward", responses=problems(400, 409, 415, 422, 429, 503))
+    async def get_reward(request: Request) -> Response:
+        """Rewards for OpenRLHF (`--reward.remote_url`): `{query, prompts, labels}` in,
+        `{rewards, scores, extra_logs}` out. A query is a prompt with the response behind it."""
+        service.check_ready()
+        try:
+            reward = await to_thread(made)
+        except ConfigError as error:
+            raise Problem(409, "cannot-score", f"OpenRLHF cannot carry this: {error}") from error
+        return await _answered(request, reward)
+
+    return router
+
+
+async def _answered(request: Request, reward: OpenRlhfReward) -> Response:
+    body = await json_object(request)
+    queries, prompts, labels = _fields(body)
+    try:
+        return JSONResponse(await reward.answer(queries, prompts, labels))
+    except RewardError as error:
+        raise Problem(503, "no-reward", str(error), headers={"Retry-After": "1"}) from error
+    except (ConfigError, ContractError) as error:
+        raise Problem(422, "invalid-request", str(error)) from error
 
 
 def reward_app(source: Source, **options: Any) -> FastAPI:

@@ -147,6 +147,17 @@ class WeightStore:
                 self._view = (self._newest(), self._view[1])
         return self.snapshot()
 
+    def look(self) -> bool:
+        """`refresh`, unless that had to wait for a change that this process is writing; whether
+        it was done. For an event loop, which must not wait."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self.refresh()
+        finally:
+            self._lock.release()
+        return True
+
     def history(self, limit: int | None = None) -> list[WeightChange]:
         """The audit log, newest first: the newest `limit` entries, or all."""
         return [change_of(record, before) for record, before in self._log.records(limit)]
