@@ -118,8 +118,8 @@ _SAID = {
     421: "The Host header names another server.",
     422: "Refused, with a reason for each wrong part. Nothing was changed.",
     429: "Too much is under way; Retry-After.",
-    503: "Another program holds the weights' file, or no reward can be had now; Retry-After. Nothing"
-    " was changed.",
+    503: "Another program holds the weights' file, or no reward can be had now; Retry-After. "
+    "Nothing was changed.",
     504: "The deadline has passed.",
 }
 

@@ -14,13 +14,13 @@ from verl_core.control.answers import ProblemDocument
 from verl_core.control.documents import add_documents
 from verl_core.control.guard import Guard
 from verl_core.control.head import HeadAsGet
+from verl_core.control.media import is_stream
 from verl_core.control.problem import install_handlers
 from verl_core.control.routers.health import health_router
 from verl_core.control.routers.providers import providers_router
 from verl_core.control.routers.score import PATH, score_router
 from verl_core.control.routers.weights import weights_router
 from verl_core.control.scoring.service import ScoreService
-from verl_core.control.scoring.stream import is_stream
 from verl_core.control.state import ControlState
 from verl_reward_sdk.errors import PluginError
 
@@ -47,9 +47,7 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     )
     app.add_middleware(HeadAsGet, foreign=tuple(state.routes))
     hosts = (*state.allowed_hosts, *allowed_hosts)
-    app.add_middleware(
-        Guard, token=state.token, allowed_hosts=hosts, max_body=_body_limits(state)
-    )
+    app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=_body_limits(state))
     install_handlers(app, state.run_id)
     # The guard has checked the token; this tells the OpenAPI document that there is one.
     told = [Depends(HTTPBearer(auto_error=False))] if state.token else []

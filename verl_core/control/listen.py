@@ -49,6 +49,15 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
         raise _refused(host, port, error) from error
 
 
+def adopt(descriptor: int) -> socket.socket:
+    """A listening socket that another process has made and handed over."""
+    listener = socket.socket(fileno=descriptor)
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    _listening.add(listener)
+    return listener
+
+
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

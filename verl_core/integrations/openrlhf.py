@@ -221,9 +221,7 @@ def refuse_dead(table: RewardTable, rewards: RewardsConfig, trainer: str) -> Non
         raise RewardError(f"row {row} has no reward, and {trainer} cannot leave it out: {said}")
 
 
-def label_columns(
-    labels: Sequence[Any], label: str, reads: frozenset[str]
-) -> dict[str, list[Any]]:
+def label_columns(labels: Sequence[Any], label: str, reads: frozenset[str]) -> dict[str, list[Any]]:
     """The labels as the column `label`, or, where they are mappings, as a column a key.
 
     Raises:

@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from verl_core.control.answers import problems
 from verl_core.control.body import media_type_of
+from verl_core.control.media import NDJSON
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import answer_of
 from verl_core.control.scoring.batch import problem_of, refuse
 from verl_core.control.scoring.models import Scored, ScoreRequest, ScoreRow
 from verl_core.control.scoring.service import ScoreService
-from verl_core.control.scoring.stream import NDJSON, answer_stream, options_of
+from verl_core.control.scoring.stream import answer_stream, options_of
 from verl_core.control.state import ControlState
 
 PATH = "/api/v1/reward/score"

@@ -66,8 +66,8 @@ def wrong_rows(
     has = {name: getattr(rows[0], name) is not None for name in _OPTIONAL} if rows else {}
     for number, row in enumerate(rows):
         if not needed <= row.columns.keys():
-            for name in sorted(needed - row.columns.keys()):
-                found.append((number, _missing(name, row.columns)))
+            names = sorted(needed - row.columns.keys())
+            found.extend((number, _missing(name, row.columns)) for name in names)
         name = str(number + first) if row.sample_id is None else row.sample_id
         if seen.setdefault(name, number) != number:
             told = f"{name!r} is also the sample id of row {seen[name]}"
@@ -120,7 +120,9 @@ def problem_of(error: ValidationError) -> Problem:
     found = errors_of(error, ScoreRequest.model_fields)
     if found and found[0].get("json"):
         return Problem(
-            400, "malformed-json", f"the body is not JSON: {found[0]['detail']}. Nothing was scored."
+            400,
+            "malformed-json",
+            f"the body is not JSON: {found[0]['detail']}. Nothing was scored.",
         )
     return invalid(found)
 

@@ -58,7 +58,8 @@ class ScoreOptions(BaseModel):
         None, description="Score under this lease (410 where it has ended), not under a new one."
     )
     group: Identifier | None = Field(
-        None, description="Score under the lease of this group of the run: the first asker fixes it."
+        None,
+        description="Score under the lease of this group of the run: the first asker fixes it.",
     )
     timeout: float | None = Field(
         None, gt=0, description="Seconds; at most the server's own deadline, which is the default."

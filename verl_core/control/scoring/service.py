@@ -58,12 +58,14 @@ class ScoreService:
         return self.engine.reads
 
     def check_ready(self) -> None:
-        """Raise `Problem` (503) while the mounts are loaded, or where this process may not score."""
-        if not self.state.status().get("ready", True):
+        """Raise `Problem`: 503 while the mounts are loaded, 409 where this run may not score."""
+        status = self.state.status()
+        # A server that is about to stop is not ready, and scores what it is still asked.
+        if not status.get("loaded", status.get("ready", True)):
             raise Problem(
                 503,
                 "not-ready",
-                "the mounts are not all loaded yet, or the server is about to stop; /readyz tells",
+                "the mounts are not all loaded yet; /readyz tells when they are",
                 headers={"Retry-After": "1"},
             )
         why = self.state.cannot_score()
@@ -153,9 +155,7 @@ class ScoreService:
         async with self._one:
             return await self._race(work, seconds, receive)
 
-    async def _race(
-        self, work: Callable[[], Any], seconds: float, receive: Receive | None
-    ) -> Any:
+    async def _race(self, work: Callable[[], Any], seconds: float, receive: Receive | None) -> Any:
         """Whichever is first: the answer, the deadline, or that the client leaves."""
         answer = asyncio.wrap_future(self._aside.submit(work()))
         gone = None if receive is None else asyncio.ensure_future(_gone(receive))

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from starlette.requests import Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from verl_core.control.media import NDJSON
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import encoded, rows_of
 from verl_core.control.scoring.batch import errors_of, invalid, wrong_rows
@@ -27,7 +27,6 @@ from verl_core.control.scoring.service import ScoreService
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.table import RewardTable
 
-NDJSON = "application/x-ndjson"
 _LARGEST_LINE = 1 << 20
 _SLICE_BYTES = 1 << 20
 _LARGEST_GROUP = 4096
@@ -84,14 +83,6 @@ async def answer_stream(service: ScoreService, request: Request) -> Response:
     return _Streamed(answers, headers={"Cache-Control": "no-store", **headers}, media_type=NDJSON)
 
 
-def is_stream(scope: Scope) -> bool:
-    """Whether a request says that its body is a stream of rows."""
-    return any(
-        name == b"content-type" and value.lower().startswith(NDJSON.encode())
-        for name, value in scope["headers"]
-    )
-
-
 class _Streamed(Response):
     """An answer in parts, made while the request is still read: unlike Starlette's own, which
     listens for a client that leaves by reading the request itself."""
@@ -141,6 +132,8 @@ class _Stream:
         """The answer, slice by slice."""
         async for number, line in _lines(request.stream(), self._largest):
             row = self._read(line)
+            if isinstance(row, ScoreRow) and row.sample_id is None:
+                row.sample_id = str(number)
             if self._is_cut_before(row):
                 yield await self._scored()
             self._slice.append((number, row))
@@ -181,7 +174,7 @@ class _Stream:
         lines = {line: _line(line, row) for line, row in found if not isinstance(row, ScoreRow)}
         while kept:
             rows = [row for _, row in kept]
-            wrong = {row: told for row, told in reversed(wrong_rows(rows, self._service.reads))}
+            wrong = dict(reversed(wrong_rows(rows, self._service.reads)))
             if not wrong:
                 break
             for row, told in wrong.items():
@@ -193,14 +186,9 @@ class _Stream:
             lines.update(await self._answered(kept, size))
         return b"".join(lines[line] for line, _ in found)
 
-    async def _answered(
-        self, kept: list[tuple[int, ScoreRow]], size: int
-    ) -> dict[int, bytes]:
+    async def _answered(self, kept: list[tuple[int, ScoreRow]], size: int) -> dict[int, bytes]:
         numbers = [line for line, _ in kept]
-        rows = [
-            row if row.sample_id is not None else row.model_copy(update={"sample_id": str(line)})
-            for line, row in kept
-        ]
+        rows = [row for _, row in kept]
         try:
             with await self._service.admission.wait(size, len(rows)):
                 told = await self._service.score(
