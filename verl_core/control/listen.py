@@ -74,7 +74,9 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, in
 
 
 def _bound(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named: asyncio turns Nagle's algorithm off only where it is, and an answer in
+    # two writes would wait 40 ms for the client's acknowledgement of the first.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform != "win32":  # there it would let two servers share the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
