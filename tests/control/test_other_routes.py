@@ -119,7 +119,12 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
     document = answer.json()
     assert set(document["paths"]) == {
         "/api/v1/reward/weights",
+        "/api/v1/reward/weights/events",
         "/api/v1/reward/weights/history",
+        "/api/v1/reward/weights/pins/{name}",
+        "/api/v1/reward/weights/rollback",
+        "/api/v1/reward/leases",
+        "/api/v1/reward/leases/{lease_id}",
         "/api/v1/reward/providers",
         "/api/v1/reward/score",
         "/healthz",

@@ -314,9 +314,9 @@ def test_a_change_by_another_process_shows_at_once(serve: Serve, tmp_path: Path)
 
 
 def test_a_method_that_is_not_there_is_405_and_names_those_that_are(serve: Serve) -> None:
-    answer = serve().client.put(WEIGHTS, content="{}", headers=JSON)
+    answer = serve().client.patch(WEIGHTS, content="{}", headers=JSON)
     problem(answer, 405)
-    assert answer.headers["allow"] == "GET, HEAD, POST"
+    assert answer.headers["allow"] == "GET, HEAD, POST, PUT"
 
 
 @pytest.mark.parametrize(

@@ -182,22 +182,24 @@ class Serving:
         from verl_core.control import ControlState
         from verl_core.integrations.openrlhf_server import served_router
         from verl_core.integrations.slime import slime_router
+        from verl_core.rewards.lease_book import LeaseBook
 
         def status() -> dict[str, Any]:
             ready = self.status["loaded"] and not self.status["draining"]
             others = dict(cluster or {})
             return {**others, **self.status, "ready": ready and others.get("ready", True)}
 
-        rewards = self.cfg.rewards()
-        assert self.engine.store is not None
+        rewards, engine = self.cfg.rewards(), self.engine
+        assert engine.store is not None
         return ControlState(
-            run_id=self.engine.store.run_id,
-            store=self.engine.store,
-            providers=self.engine.describe,
+            run_id=engine.store.run_id,
+            store=engine.store,
+            leases=LeaseBook(engine.store, engine.lease, ttl=self.cfg.server.lease_ttl),
+            providers=engine.describe,
             status=status,
             routes=self.registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
-            engine=self.engine,
+            engine=engine,
             scoring=scoring_limits(self.cfg),
             scorers={
                 "/get_reward": functools.partial(

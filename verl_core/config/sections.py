@@ -179,6 +179,8 @@ class ServerConfig(Model):
     """Seconds in which ``verl-reward serve``, told to stop, finishes what is under way."""
     live_rows: int = Field(default=256, ge=0, le=65_536)
     """Rows of a request to score that a training run takes, one request at a time; 0: none."""
+    lease_ttl: float = Field(default=3600.0, gt=0)
+    """Seconds after its last use in which a lease that was taken over HTTP ends by itself."""
 
 
 class TrackingConfig(Model):

@@ -51,6 +51,19 @@ class History(BaseModel):
     history: list[Change] = Field(description="Newest first.")
 
 
+class LeaseAnswer(BaseModel):
+    """A lease on a group."""
+
+    id: str = Field(description="Names the lease; the same for all who ask for the group.")
+    run_id: str
+    group: str
+    revision: int = Field(description="Of the weights; for good.")
+    weights: dict[str, float] = Field(description="Mount -> weight at `step`.")
+    generations: dict[str, int] = Field(description="Mount -> generation of its provider.")
+    step: int = Field(description="The step whose scheduled values `weights` shows.")
+    expires_in: float = Field(description="Seconds without use after which it ends.")
+
+
 class Providers(BaseModel):
     """The mounts and what runs in them."""
 
@@ -109,26 +122,32 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _SAID = {
     400: "The body is not JSON, or If-Match is no list of entity tags.",
     401: "The token is missing or wrong.",
-    404: "There is nothing here to score with.",
-    409: "This run does not score for others now.",
+    404: "There is none of that name, or nothing to score with.",
+    409: "The control plane is another run's, or that run does not score for others now.",
     410: "The lease has ended.",
     412: "If-Match names another revision; ETag is the newest.",
     413: "The body is too large.",
     415: "The body is not called JSON.",
     421: "The Host header names another server.",
     422: "Refused, with a reason for each wrong part. Nothing was changed.",
-    429: "Too much is under way; Retry-After.",
+    428: "If-Match is missing: it must say which revision is replaced.",
+    429: "Too much is under way, or too many are open; Retry-After.",
     503: "Another program holds the weights' file, or no reward can be had now; Retry-After. "
     "Nothing was changed.",
     504: "The deadline has passed.",
 }
 
 
-def answer(content: Mapping[str, Any], *, etag: str | None = None) -> Response:
+def answer(content: Mapping[str, Any], *, etag: str | None = None, status: int = 200) -> Response:
     """`content` as a JSON answer that no cache keeps."""
     headers = {"Cache-Control": "no-store"} | ({"ETag": etag} if etag else {})
-    body = json.dumps(_plain(content), ensure_ascii=False, allow_nan=False) + "\n"
-    return Response(body.encode(), headers=headers, media_type="application/json")
+    body = json_text(content) + "\n"
+    return Response(body.encode(), status, headers=headers, media_type="application/json")
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """`content` as JSON, in one line."""
+    return json.dumps(_plain(content), ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,9 @@ from verl_core.control.guard import Guard
 from verl_core.control.head import HeadAsGet
 from verl_core.control.media import is_stream
 from verl_core.control.problem import install_handlers
+from verl_core.control.routers.events import events_router
 from verl_core.control.routers.health import health_router
+from verl_core.control.routers.leases import leases_router
 from verl_core.control.routers.providers import providers_router
 from verl_core.control.routers.score import PATH, score_router
 from verl_core.control.routers.weights import weights_router
@@ -52,6 +54,8 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     # The guard has checked the token; this tells the OpenAPI document that there is one.
     told = [Depends(HTTPBearer(auto_error=False))] if state.token else []
     app.include_router(weights_router(state), dependencies=told)
+    app.include_router(events_router(state), dependencies=told)
+    app.include_router(leases_router(state), dependencies=told)
     app.include_router(providers_router(state), dependencies=told)
     service = None if state.engine is None else ScoreService(state)
     app.include_router(score_router(state, service), dependencies=told)

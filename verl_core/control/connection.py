@@ -2,13 +2,16 @@
 
 uvicorn itself waits for ever for the rest of a request, and for a client that does not read. Each
 such connection holds one of the process's file handles, which the trainer needs for its own files.
-A long answer (a stream of events) is not bounded: only a client that stops reading it is.
+A long answer (a stream of events) is not bounded: only a client that stops reading it is, and one
+whose machine is gone. When the server stops, `STOPPING` tells such an answer to come to its end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from verl_core.control.media import is_stream
+
+STOPPING = "verl_reward.stopping"
+"""Key of the ASGI scope's ``state``: an `asyncio.Event`, set when the server begins to stop."""
 
 _NO_ROOM = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\n"
@@ -81,6 +87,8 @@ class Connection(H11Protocol):
         self._heard = 0.0
         self._is_last = False  # the server stops: the next answer is this connection's last
         self._real: asyncio.Transport
+        self._stopping = asyncio.Event()
+        self.app_state = {**self.app_state, STOPPING: self._stopping}
 
     # -- from asyncio -----------------------------------------------------------------------------
 
@@ -92,6 +100,7 @@ class Connection(H11Protocol):
             transport.write(_NO_ROOM)
             transport.abort()
             return
+        self._bound_silence(transport)
         self._follow()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -135,6 +144,7 @@ class Connection(H11Protocol):
     def shutdown(self) -> None:
         """Begin to stop: a request that has not come whole is dropped, others are answered; with
         `Limits.linger_seconds` that one is awaited too, and so is one that is on its way."""
+        self._stopping.set()
         if self._limits.linger_seconds and not self._is_passed_over():
             self._is_last = True
             if self._is_asked():
@@ -175,6 +185,17 @@ class Connection(H11Protocol):
     def _end_if_idle(self) -> None:
         if not self._is_asked() and not self.transport.is_closing():
             super().shutdown()
+
+    def _bound_silence(self, transport: asyncio.Transport) -> None:
+        """Drop a client whose machine has gone without a word: what it is sent is confirmed within
+        the time in which it must take an answer. The system alone would try for a quarter hour."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+        connection = transport.get_extra_info("socket")
+        if option is None or connection is None:
+            return
+        with contextlib.suppress(OSError):  # no TCP, such as a socket of the file system
+            milliseconds = max(1, round(self._limits.stall_seconds * 1000))
+            connection.setsockopt(socket.IPPROTO_TCP, option, milliseconds)
 
     def _say_goodbye(self) -> None:
         if self._real.get_write_buffer_size() and not self._real.is_closing():

@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+IS_HEAD = "verl_reward.head"
+"""Key of the ASGI scope: the request is HEAD, and an answer without an end must not begin."""
+
 
 class HeadAsGet:
     """ASGI middleware.
@@ -30,4 +33,4 @@ class HeadAsGet:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self._app({**scope, "method": "GET"}, receive, without_body)
+        await self._app({**scope, "method": "GET", IS_HEAD: True}, receive, without_body)

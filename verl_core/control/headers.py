@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from verl_core.control.problem import Problem, unchanged
+from verl_core.control.problem import Problem, etag, unchanged
 from verl_core.rewards.weight_rules import check_author, check_reason
 
 AUTHOR = "X-Verl-Author"
@@ -83,3 +83,19 @@ def expected_revisions(request: Request) -> frozenset[int] | None:
         raise Problem(400, "invalid-request", detail, errors=errors)
     texts = [tag[2] for tag in _TAG.finditer(header) if not tag[1]]
     return frozenset(int(text) for text in texts if _REVISION.fullmatch(text))
+
+
+def has_if_match(request: Request) -> bool:
+    """Whether a request says which revision it may replace."""
+    return "if-match" in request.headers
+
+
+def no_if_match(newest: int) -> Problem:
+    """428 (RFC 6585): there is no ``If-Match``, and it is required."""
+    detail = (
+        "If-Match is missing: who replaces all weights must say which revision that is. Read them,"
+        f" look at them, and send their ETag (now If-Match: {etag(newest)})"
+    )
+    errors = [{"parameter": "If-Match", "detail": "it is required"}]
+    tag = {"ETag": etag(newest)}
+    return Problem(428, "if-match-required", unchanged(detail), errors=errors, headers=tag)

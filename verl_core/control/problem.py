@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from verl_core.rewards.lease_book import LeaseEnded, NoLease, OtherRun, TooManyLeases
 from verl_core.rewards.persistence import StoreBusy, StoreError
 from verl_core.rewards.weights import StaleRevision, WeightError
 
@@ -129,6 +130,10 @@ def install_handlers(app: FastAPI, run_id: str) -> None:
     answer(StaleRevision, lambda _, error: _stale(error))
     answer(StoreError, lambda _, error: _store_failed(error))
     answer(StoreBusy, lambda _, error: _store_busy(error))
+    answer(LeaseEnded, lambda _, error: Problem(410, "lease-ended", f"{error}; take a new one."))
+    answer(NoLease, lambda _, error: Problem(404, "not-found", f"{error}; POST …/leases gives one"))
+    answer(OtherRun, lambda _, error: Problem(409, "other-run", unchanged(str(error))))
+    answer(TooManyLeases, lambda _, error: _no_room(error))
     answer(RequestValidationError, lambda _, error: _invalid(error))
     answer(HTTPException, _http)
     answer(ClientDisconnect, lambda *_: Problem(400, "incomplete-body", "the client left"))
@@ -151,6 +156,10 @@ def _store_failed(error: StoreError) -> Problem:
 
 def _store_busy(error: StoreBusy) -> Problem:
     return Problem(503, "store-busy", str(error), headers={"Retry-After": _RETRY_SECONDS})
+
+
+def _no_room(error: TooManyLeases) -> Problem:
+    return Problem(429, "too-many-leases", str(error), headers={"Retry-After": _RETRY_SECONDS})
 
 
 def _invalid(error: RequestValidationError) -> Problem:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.token import token_from_environment
+from verl_core.rewards.lease_book import LeaseBook
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -27,12 +28,30 @@ def _never() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Listening:
+    """What listeners to ``GET …/weights/events`` may take.
+
+    Args:
+        listeners: at once; a further one is refused. Each holds one of the server's connections
+            (`Limits.connections`) for as long as it likes, and others must stay free.
+        heartbeat_seconds: between two signs of life to a listener that has nothing to hear.
+        look_seconds: between two looks whether another process has changed the weights.
+    """
+
+    listeners: int = 32
+    heartbeat_seconds: float = 15.0
+    look_seconds: float = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
 class ControlState:
     """One run, as the control plane sees it. The callables are called from worker threads.
 
     Args:
         run_id: names the run in every answer.
         store: its weights.
+        leases: those of groups, for workers elsewhere; by default a book over `store` alone, whose
+            leases name no mounts.
         providers: a description of each mount, JSON-ready but for infinities, which become null.
         status: facts for ``/healthz``: ``ready`` (bool), ``step`` (int), and others.
         routes: prefix -> ASGI app of plugins, mounted behind the same guard.
@@ -44,6 +63,7 @@ class ControlState:
         cannot_score: why it does not score now, or None.
         scorers: further routes that score, of other trainers' shapes: path -> what makes its
             router. The path's bodies are limited as those of ``/score``.
+        listening: bounds of the listeners to changes of the weights.
     """
 
     run_id: str
@@ -58,3 +78,9 @@ class ControlState:
     scoring: ScoringLimits = field(default_factory=ScoringLimits)
     cannot_score: Callable[[], str | None] = _never
     scorers: Mapping[str, Callable[[ScoreService], APIRouter]] = field(default_factory=dict)
+    leases: LeaseBook = None  # type: ignore[assignment]  # never None once it is made
+    listening: Listening = Listening()
+
+    def __post_init__(self) -> None:
+        if self.leases is None:
+            object.__setattr__(self, "leases", LeaseBook(self.store))

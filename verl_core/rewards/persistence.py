@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from verl_core.rewards.group_leases import GROUP_LEASES
 from verl_core.rewards.revisions import Record, dials_form, dials_from
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 
@@ -33,6 +34,7 @@ BUSY_SECONDS = 4.0
 wait for one that waits, is less than clients wait for an answer."""
 LEASE_SECONDS = 60.0
 """How long a step of the run waits for it: its end would be the end of the run."""
+_LARGEST = 2**63 - 1  # of SQLite's integers
 _ROOM = 1 << 20  # bytes: with less, the disk is what is wrong
 WAY_OUT = (
     "put it back from a copy, or move it away: `train --resume` then goes on with the weights of"
@@ -177,6 +179,8 @@ class RevisionLog:
                     file=self.path,
                     hint="use the verl-reward that wrote it",
                 )
+            for statement in _statements(GROUP_LEASES):  # what files of before do not have
+                connection.execute(statement)
         except BaseException:
             connection.execute("ROLLBACK")
             raise
@@ -246,17 +250,18 @@ class RevisionLog:
             return value
         raise self.damaged(f"{what} is {value!a:.80}")
 
-    def _rows(self, sql: str, *values: Any) -> list[Any]:
+    def rows(self, sql: str, *values: Any) -> list[Any]:
+        """What one statement gives."""
         with self._lock, self._translated():
             return self._connection.execute(sql, values).fetchall()
 
     def data_version(self) -> int:
         """Changes when another connection, of this process or any other, has written."""
-        return int(self._rows("PRAGMA data_version")[0][0])
+        return int(self.rows("PRAGMA data_version")[0][0])
 
     def append(self, record: Record) -> None:
         """Write `record`, inside a `transaction`."""
-        self._rows(
+        self.rows(
             "INSERT INTO revisions VALUES (?, ?, ?, ?, ?, ?, ?)",
             record.revision,
             record.run_id,
@@ -269,11 +274,15 @@ class RevisionLog:
 
     def newest_revision(self) -> int:
         """The highest revision number of any run in the file; 0 where there is none."""
-        return int(self._rows("SELECT coalesce(max(revision), 0) FROM revisions")[0][0])
+        return int(self.rows("SELECT coalesce(max(revision), 0) FROM revisions")[0][0])
+
+    def oldest_revision(self) -> int:
+        """The lowest revision number of any run in the file; 0 where there is none."""
+        return int(self.rows("SELECT coalesce(min(revision), 0) FROM revisions")[0][0])
 
     def newest_run(self) -> str | None:
         """The run that wrote the newest revision."""
-        rows = self._rows("SELECT run_id FROM revisions ORDER BY revision DESC LIMIT 1")
+        rows = self.rows("SELECT run_id FROM revisions ORDER BY revision DESC LIMIT 1")
         return str(rows[0][0]) if rows else None
 
     def latest(self, run_id: str) -> Record | None:
@@ -289,14 +298,22 @@ class RevisionLog:
         )
 
     def _record(self, clause: str, *values: Any) -> Record | None:
-        rows = self._rows(f"SELECT * FROM revisions {clause}", *values)
+        rows = self.rows(f"SELECT * FROM revisions {clause}", *values)
         return self._as_record(rows[0]) if rows else None
 
-    def records(self, limit: int | None) -> list[tuple[Record, Record | None]]:
-        """The newest `limit` revisions (None: all), newest first, each with its predecessor."""
-        rows = self._rows(
-            "SELECT *, lag(revision) OVER (PARTITION BY run_id ORDER BY revision) AS parent"
-            " FROM revisions ORDER BY revision DESC LIMIT ?",
+    def records(
+        self, limit: int | None, below: int | None = None
+    ) -> list[tuple[Record, Record | None]]:
+        """The newest `limit` revisions (None: all), newest first, each with its predecessor.
+
+        Args:
+            below: only those before this one.
+        """
+        rows = self.rows(
+            "SELECT *, (SELECT max(older.revision) FROM revisions AS older"
+            " WHERE older.run_id = revisions.run_id AND older.revision < revisions.revision)"
+            " FROM revisions WHERE revision < ? ORDER BY revision DESC LIMIT ?",
+            _LARGEST if below is None else below,
             -1 if limit is None else limit,
         )
         return [
@@ -304,18 +321,28 @@ class RevisionLog:
             for row in rows
         ]
 
+    def after(self, run_id: str, revision: int, limit: int) -> list[Record]:
+        """The oldest `limit` revisions of the run that are newer than `revision`, oldest first."""
+        rows = self.rows(
+            "SELECT * FROM revisions WHERE run_id = ? AND revision > ? ORDER BY revision LIMIT ?",
+            run_id,
+            revision,
+            limit,
+        )
+        return [self._as_record(row) for row in rows]
+
     def leased(self, run_id: str, step: int) -> int | None:
         """The revision that the run fixed for `step`."""
-        rows = self._rows("SELECT revision FROM leases WHERE run_id = ? AND step = ?", run_id, step)
+        rows = self.rows("SELECT revision FROM leases WHERE run_id = ? AND step = ?", run_id, step)
         return self._whole(rows[0][0], f"the revision of step {step}") if rows else None
 
     def lease(self, run_id: str, step: int, revision: int) -> None:
         """Fix `revision` for `step`, inside a `transaction`."""
-        self._rows("INSERT INTO leases VALUES (?, ?, ?)", run_id, step, revision)
+        self.rows("INSERT INTO leases VALUES (?, ?, ?)", run_id, step, revision)
 
     def last_step(self, run_id: str) -> int | None:
         """The highest step that the run has leased."""
-        rows = self._rows("SELECT max(step) FROM leases WHERE run_id = ?", run_id)
+        rows = self.rows("SELECT max(step) FROM leases WHERE run_id = ?", run_id)
         return None if rows[0][0] is None else self._whole(rows[0][0], "a step")
 
     def _as_record(self, row: tuple[Any, ...]) -> Record:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from verl_core.rewards.group_leases import GroupLeases, GroupRow
 from verl_core.rewards.opening import Opening, append, config_dials
 from verl_core.rewards.persistence import BUSY_SECONDS, LEASE_SECONDS, RevisionLog
 from verl_core.rewards.presence import Presence
@@ -70,6 +71,7 @@ class WeightStore:
         kept: of a run that is resumed: what its checkpoint knows of its weights.
 
     Attributes:
+        groups: the leases of groups, which `LeaseBook` gives.
         lost: what a person must be told where `path` lacked revisions of the run, else None.
 
     Raises:
@@ -106,6 +108,7 @@ class WeightStore:
         except BaseException:
             self._log.close()
             raise
+        self.groups = GroupLeases(self._log, self.run_id)
         self._presence = Presence(None if shared else path)
         self._leave = weakref.finalize(self, self._presence.close)  # also of one nobody closed
         if not self._presence.alone:
@@ -158,9 +161,21 @@ class WeightStore:
             self._lock.release()
         return True
 
-    def history(self, limit: int | None = None) -> list[WeightChange]:
-        """The audit log, newest first: the newest `limit` entries, or all."""
-        return [change_of(record, before) for record, before in self._log.records(limit)]
+    def history(self, limit: int | None = None, *, before: int | None = None) -> list[WeightChange]:
+        """The audit log, newest first: the newest `limit` entries, or all.
+
+        Args:
+            limit: so many at most.
+            before: only entries of revisions below this one, to read on where a page ended.
+        """
+        return [change_of(record, older) for record, older in self._log.records(limit, before)]
+
+    def since(self, revision: int, limit: int) -> list[WeightSnapshot]:
+        """This run's revisions after `revision`, oldest first, `limit` at most, each as `snapshot`
+        shows it while it is the newest."""
+        running = self._view[1]
+        records = self._log.after(self.run_id, revision, limit)
+        return [snapshot_of(record, max(running, record.effective_step)) for record in records]
 
     def subscribe(self, observer: Observer) -> None:
         """Call ``observer(before, after)``, two snapshots as dicts, after each written change.
@@ -200,6 +215,62 @@ class WeightStore:
                 if revision is None:
                     self._log.lease(self.run_id, step, record.revision)
             self._view = (newest, step)
+        return self._shown(record, newest, step)
+
+    def lease_group(
+        self,
+        group: str,
+        step: int | None,
+        *,
+        lease_id: str,
+        generations: Mapping[str, int],
+        now: float,
+        lives: Callable[[GroupRow], bool],
+    ) -> tuple[GroupRow, bool]:
+        """The lease on a group, and whether it was given now: see `LeaseBook`, whose part in the
+        file this is.
+
+        One that `lives` is given to all. Else it is a new one: under the revision that the group
+        had before, or, the first time, that in force at `step` (None: the newest).
+
+        Raises:
+            StoreError: the file could not be read or written.
+        """
+
+        with self._lock, self._log.transaction():
+            last = self.groups.newest(group)
+            if last is not None and lives(last):
+                return last, False
+            revision, at = (last.revision, last.step) if last else self._group_weights(step)
+            row = GroupRow(lease_id, group, revision, at, generations, now)
+            self.groups.add(row)
+            return row, True
+
+    def _group_weights(self, step: int | None) -> tuple[int, int]:
+        """The revision that a group is scored under, and the step whose values it has."""
+        newest, running = self._newest(), self._view[1]
+        if step is None:
+            return newest.revision, max(running, newest.effective_step)
+        leased = self._log.leased(self.run_id, _as_step(step))
+        if leased is None:
+            record = self._log.in_force(self.run_id, step)
+            leased = newest.revision if record is None else record.revision
+        return leased, step
+
+    def at(self, revision: int, step: int) -> WeightSnapshot:
+        """A revision of old, as a lease on it shows it at `step`.
+
+        Raises:
+            StoreError: the file has no such revision.
+        """
+        record = self._log.get(revision)
+        if record is None:
+            raise self._log.damaged(f"there is no revision {revision}, which a lease names")
+        return self._shown(record, self._view[0], step)
+
+    @staticmethod
+    def _shown(record: Record, newest: Record, step: int) -> WeightSnapshot:
+        """`record` with the mounts of today: one that it did not have yet has its weight of now."""
         dials = {name: record.dials.get(name, dial) for name, dial in newest.dials.items()}
         return snapshot_of(dataclasses.replace(record, dials=dials), step)
 
@@ -269,10 +340,12 @@ class WeightStore:
         """
 
         def back(dials: Dials) -> Dials:
-            old = self._log.get(revision)
+            newest = self._log.newest_revision()
+            old = self._log.get(revision) if 1 <= revision <= newest else None
             if old is None:
-                newest = self._log.newest_revision()
-                raise WeightError({"revision": f"there is no {revision}, the newest is {newest}"})
+                first = self._log.oldest_revision()
+                known = f"the newest is {newest}, the oldest {first}"
+                raise WeightError({"revision": f"there is no {revision!s:.20}, {known}"})
             return {name: old.dials.get(name, dial) for name, dial in dials.items()}
 
         what = f"rollback to revision {revision}"

@@ -18,10 +18,12 @@ import torch
 from verl_core.config import MountConfig, RunConfig
 from verl_core.config.data import DataRow
 from verl_core.config.rewards import RewardsConfig
+from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
+from verl_core.rewards.lease_book import LeaseBook
 from verl_core.trainer import checkpoint, reward_state
 from verl_core.trainer.checkpoint import Checkpoint
 from verl_core.trainer.config_changes import config_changes
@@ -49,6 +51,43 @@ from verl_core.trainer.state_file import CONFIG, now, seconds_trained
 from verl_core.trainer.tracking import Tracker
 from verl_core.trainer.written import write_whole
 from verl_reward_sdk import ConfigError
+
+
+#: Requests to score that a run holds; the first is scored, the others wait.
+_LIVE_REQUESTS = 4
+_LIVE_SLICE = 64
+
+
+def _live_limits(cfg: RunConfig) -> ScoringLimits:
+    """What others may have scored by a run's own engine.
+
+    One batch at a time, of few rows, in a thread of its own: a mount that is asked by the step
+    waits for one such call at most.
+    """
+    rows = max(1, cfg.server.live_rows)
+    return ScoringLimits(
+        requests=_LIVE_REQUESTS,
+        rows=rows,
+        body_bytes=min(4, cfg.server.max_body_mib) << 20,
+        deadline=cfg.server.deadline,
+        slice_rows=min(_LIVE_SLICE, rows),
+        aside=True,
+    )
+
+
+def _learning(engine: RewardEngine) -> str | None:
+    """Why a run does not score for others, if it does not."""
+    names = [
+        name
+        for name, mount in engine.mounts.items()
+        if mount.learner is not None and mount.learner.learns
+    ]
+    if not names:
+        return None
+    return (
+        f"{', '.join(names)} learns while it scores, and would learn from this; `verl-reward serve`"
+        " with the same config scores beside the run"
+    )
 
 
 class Session:
@@ -162,6 +201,10 @@ class Session:
         state = ControlState(
             run_id=folder.run_id,
             store=store,
+            leases=LeaseBook(store, engine.lease, ttl=self.cfg.server.lease_ttl),
+            engine=engine if self.cfg.server.live_rows else None,
+            scoring=_live_limits(self.cfg),
+            cannot_score=lambda: _learning(engine),
             providers=engine.describe,
             status=lambda: status,
             routes=registry.routes(),

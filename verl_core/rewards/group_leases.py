@@ -1,0 +1,127 @@
+"""Which revision each group is scored under, for workers of other trainers: rows of ``weights.db``.
+
+The first who asks for a group decides its revision and step, for good: a trigger refuses to change
+them. A lease on the group lives until it is ended, or was not used for long; the group may then be
+leased anew, under the same revision. Times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verl_core.rewards.persistence import RevisionLog
+
+GROUP_LEASES = """
+CREATE TABLE IF NOT EXISTS group_leases (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    run_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    revision INTEGER NOT NULL REFERENCES revisions (revision),
+    step INTEGER NOT NULL,
+    generations TEXT NOT NULL,
+    used REAL NOT NULL,
+    ended TEXT
+);
+CREATE INDEX IF NOT EXISTS group_leases_by_name ON group_leases (run_id, name);
+CREATE TRIGGER IF NOT EXISTS group_leases_are_final
+    BEFORE UPDATE OF number, id, run_id, name, revision, step, generations ON group_leases
+    BEGIN SELECT RAISE(ABORT, 'a group lease never changes'); END;
+CREATE TRIGGER IF NOT EXISTS group_leases_stay BEFORE DELETE ON group_leases
+    BEGIN SELECT RAISE(ABORT, 'a group lease is never deleted'); END;
+"""
+
+_COLUMNS = "id, name, revision, step, generations, used, ended"
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One lease of one group.
+
+    Args:
+        id: names it.
+        name: of the group.
+        revision, step: of the weights, and whose scheduled values they have.
+        generations: mount -> generation, as whoever gave it had them.
+        used: when it was used last.
+        ended: why it has ended, or None.
+    """
+
+    id: str
+    name: str
+    revision: int
+    step: int
+    generations: Mapping[str, int]
+    used: float
+    ended: str | None = None
+
+
+class GroupLeases:
+    """The group leases of one run in its file.
+
+    Errors as in `RevisionLog`; also `StoreError` for rows that were never written so.
+    """
+
+    def __init__(self, log: RevisionLog, run_id: str) -> None:
+        self._log, self._run_id = log, run_id
+
+    def get(self, lease_id: str) -> GroupRow | None:
+        """The lease of that id."""
+        return self._one("id = ?", lease_id)
+
+    def newest(self, name: str) -> GroupRow | None:
+        """The lease that was given last on a group."""
+        return self._one("name = ?", name)
+
+    def add(self, row: GroupRow) -> None:
+        """Keep a new lease, inside a transaction."""
+        self._log.rows(
+            f"INSERT INTO group_leases (run_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            self._run_id,
+            row.id,
+            row.name,
+            row.revision,
+            row.step,
+            json.dumps(dict(row.generations)),
+            row.used,
+            row.ended,
+        )
+
+    def touch(self, lease_id: str, used: float) -> None:
+        """Note a use; the latest counts, whoever writes last."""
+        self._log.rows(
+            "UPDATE group_leases SET used = ? WHERE run_id = ? AND id = ? AND used < ?",
+            used,
+            self._run_id,
+            lease_id,
+            used,
+        )
+
+    def end(self, lease_id: str, why: str) -> None:
+        """End a lease; of one that has ended the first reason stands."""
+        self._log.rows(
+            "UPDATE group_leases SET ended = ? WHERE run_id = ? AND id = ? AND ended IS NULL",
+            why,
+            self._run_id,
+            lease_id,
+        )
+
+    def _one(self, condition: str, value: str) -> GroupRow | None:
+        rows = self._log.rows(
+            f"SELECT {_COLUMNS} FROM group_leases WHERE run_id = ? AND {condition}"
+            " ORDER BY number DESC LIMIT 1",
+            self._run_id,
+            value,
+        )
+        if not rows:
+            return None
+        lease_id, name, revision, step, text, used, ended = rows[0]
+        try:
+            generations = {str(key): int(value) for key, value in json.loads(text).items()}
+            return GroupRow(lease_id, name, int(revision), int(step), generations, used, ended)
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise self._log.damaged(f"the lease {lease_id!a:.80}: {error}") from error

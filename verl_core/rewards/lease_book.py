@@ -1,0 +1,239 @@
+"""The leases that workers elsewhere hold: one a group of responses, the same for all who ask.
+
+A synchronous run leases whole steps (`RewardEngine.lease`). The workers of another trainer meet
+here instead: whoever asks first for a group fixes the weights' revision, the step whose scheduled
+values it has, and the generation of every mount; later ones get the same lease, with the same id.
+
+What is kept, and for how long:
+
+- **The revision and the step of a group hold for good.** They are in the store's file, beside the
+  leases of steps. A group that is asked for again after its lease has ended, or after a restart,
+  has another lease under the same revision.
+- **The generations hold while the lease lives**: until it is ended, or was not used for `ttl`
+  seconds. They live in a process. Another process with the same file (a second worker, or this
+  server after a restart) goes on with a lease only where its own mounts run the generations that
+  the lease names; else the lease ends there, for everybody, rather than mix two. Generations are
+  told apart by their numbers: that a file was exchanged while no process ran does not show.
+- In memory without a file: a restart forgets all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from verl_core.rewards.group_leases import GroupRow
+from verl_core.rewards.lease import Lease
+from verl_core.rewards.weights import WeightStore
+from verl_reward_sdk.errors import VerlRewardError
+
+LEASE_TTL = 3600.0
+"""Seconds after its last use in which a lease ends by itself."""
+MOST_LEASES = 100_000
+"""Living leases of one process; each takes some hundred bytes."""
+
+_BY_HAND = "it was ended"
+_NOTED = 60  # uses within this part of the ttl are one write to the file
+
+
+class LeaseEnded(VerlRewardError):
+    """The lease was given, and has ended: nothing may be scored under it any more."""
+
+
+class NoLease(VerlRewardError):
+    """No lease of that id was ever given in this run."""
+
+
+class TooManyLeases(VerlRewardError):
+    """So many leases live that no other is given. Those that are not used end by themselves."""
+
+
+class OtherRun(VerlRewardError):
+    """The lease is for another run than this one."""
+
+
+@dataclass(frozen=True)
+class GivenLease:
+    """A lease on a group, as it is handed out.
+
+    Args:
+        id: names it from now on.
+        group: as it was asked for.
+        lease: what holds.
+        expires_in: seconds without use after which it ends.
+        is_new: nobody had it before.
+    """
+
+    id: str
+    group: str
+    lease: Lease
+    expires_in: float
+    is_new: bool
+
+
+class LeaseBook:
+    """The leases on groups of one run. Every method may be called from any thread.
+
+    Args:
+        store: the weights; its file keeps the leases too.
+        engine_lease: what holds now, as `RewardEngine.lease` tells; None: there are no mounts, and
+            leases are on weights alone.
+        ttl: seconds without use after which a lease ends.
+        limit: leases that live in this process.
+        clock: seconds since 1970, the same for all processes with the file.
+
+    Errors of each method: `StoreError`, the file could not be read or written.
+    """
+
+    def __init__(
+        self,
+        store: WeightStore,
+        engine_lease: Callable[[], Lease] | None = None,
+        *,
+        ttl: float = LEASE_TTL,
+        limit: int = MOST_LEASES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.run_id = store.run_id
+        self.ttl = ttl
+        self._store, self._engine_lease = store, engine_lease
+        self._limit, self._clock = limit, clock
+        self._lock = threading.Lock()
+        # id -> (what holds its generations, its last use), longest unused first.
+        self._held: OrderedDict[str, tuple[Lease, float]] = OrderedDict()
+
+    def give(self, run_id: str, group: str, step: int | None = None) -> GivenLease:
+        """The lease on a group; the first who asks fixes it.
+
+        Args:
+            run_id: the run that the caller believes to talk to.
+            group: any text that names the group, within the run for good.
+            step: whose scheduled values the weights have; None: the run's own step in progress.
+
+        Raises:
+            OtherRun: it is another run.
+            TooManyLeases: no further one is given now.
+        """
+        if run_id != self.run_id:
+            raise OtherRun(f"this is run {self.run_id!a}, and the lease is for {run_id!a}")
+        now = self._clock()
+        row, is_new = self._store.groups.newest(group), False
+        if row is None or not self._lives(row, now):
+            self._make_room(now)
+            base = self._now()
+            row, is_new = self._store.lease_group(
+                group,
+                step,
+                lease_id=secrets.token_urlsafe(12),
+                generations=base.generations,
+                now=now,
+                lives=lambda last: self._lives(last, now),
+            )
+            if is_new:
+                self._hold(row.id, base, now)
+        if not is_new:
+            self._used(row, now)
+        lease = self._lease(row, Lease(0, {}, row.generations))
+        return GivenLease(row.id, group, lease, self.ttl, is_new)
+
+    def get(self, lease_id: str) -> Lease:
+        """What a lease fixed, to score under it; this is a use of it.
+
+        Raises:
+            LeaseEnded: it has ended.
+            NoLease: it was never given.
+        """
+        now = self._clock()
+        row = self._living(lease_id, now)
+        with self._lock:
+            held = self._held.get(lease_id)
+        base = self._adopted(row, now) if held is None else held[0]
+        self._used(row, now)
+        return self._lease(row, base)
+
+    def end(self, lease_id: str) -> None:
+        """End a lease, for all who hold it. Errors as in `get`."""
+        self._living(lease_id, self._clock())
+        self._store.groups.end(lease_id, _BY_HAND)
+        with self._lock:
+            self._held.pop(lease_id, None)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _lives(self, row: GroupRow, now: float) -> bool:
+        return row.ended is None and now < row.used + self.ttl
+
+    def _living(self, lease_id: str, now: float) -> GroupRow:
+        row = self._store.groups.get(lease_id)
+        if row is None:
+            raise NoLease(f"run {self.run_id!a} has given no lease {lease_id!a:.80}")
+        if not self._lives(row, now):
+            with self._lock:
+                self._held.pop(lease_id, None)
+            unused = f"it was not used for {self.ttl:g} s"
+            raise _ended(row, row.ended or unused)
+        return row
+
+    def _adopted(self, row: GroupRow, now: float) -> Lease:
+        """What holds the generations of a lease that another process gave."""
+        base = self._now()
+        if base.generations != row.generations:
+            differ = [
+                f"{name} {row.generations.get(name)} -> {base.generations.get(name)}"
+                for name in sorted({*row.generations, *base.generations})
+                if row.generations.get(name) != base.generations.get(name)
+            ]
+            why = f"the generations it began with are gone ({', '.join(differ)})"
+            self._store.groups.end(row.id, why)
+            raise _ended(row, why)
+        self._make_room(now)
+        self._hold(row.id, base, now)
+        return base
+
+    def _now(self) -> Lease:
+        if self._engine_lease is None:
+            return Lease(0, {}, {})
+        return self._engine_lease()
+
+    def _hold(self, lease_id: str, base: Lease, now: float) -> None:
+        with self._lock:
+            self._held[lease_id] = base, now
+
+    def _used(self, row: GroupRow, now: float) -> None:
+        """Note a use; in the file only now and then, where a write takes a disk's time."""
+        with self._lock:
+            if row.id in self._held:
+                self._held[row.id] = self._held[row.id][0], now
+                self._held.move_to_end(row.id)
+        if now - row.used > self.ttl / _NOTED:
+            self._store.groups.touch(row.id, now)
+
+    def _make_room(self, now: float) -> None:
+        """Let go of what was not used for long; refuse where there is no room for another."""
+        with self._lock:
+            while self._held:
+                lease_id, (_, used) = next(iter(self._held.items()))
+                if now < used + self.ttl:
+                    break
+                del self._held[lease_id]
+            if len(self._held) >= self._limit:
+                raise TooManyLeases(
+                    f"{self._limit} leases live already: end those that are done with, or wait"
+                    f" until they have not been used for {self.ttl:g} s"
+                )
+
+    def _lease(self, row: GroupRow, base: Lease) -> Lease:
+        weights = self._weights(row.revision, row.step)
+        return dataclasses.replace(base, revision=row.revision, weights=weights, step=row.step)
+
+    def _weights(self, revision: int, step: int) -> Mapping[str, float]:
+        return self._store.at(revision, step).weights
+
+
+def _ended(row: GroupRow, why: str) -> LeaseEnded:
+    return LeaseEnded(f"the lease {row.id} on {row.name!a:.80} has ended: {why}")
