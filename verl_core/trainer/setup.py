@@ -52,7 +52,6 @@ from verl_core.trainer.tracking import Tracker
 from verl_core.trainer.written import write_whole
 from verl_reward_sdk import ConfigError
 
-
 #: Requests to score that a run holds; the first is scored, the others wait.
 _LIVE_REQUESTS = 4
 _LIVE_SLICE = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -195,6 +196,12 @@ def _check_values(
     provider: str,
 ) -> None:
     low, high = score_range
+    # Where the least and the greatest are well, all are; NaN is neither, nor is an infinity below
+    # a bound that is one.
+    if len(scores):
+        least, greatest = float(scores.min()), float(scores.max())
+        if max(low, -sys.float_info.max) <= least and greatest <= min(high, sys.float_info.max):
+            return
     wrong = scored & ~((scores >= low) & (scores <= high) & np.isfinite(scores))
     if not wrong.any():
         return
