@@ -296,7 +296,8 @@ class StreamedScoring:
             return self._whole if len(rows) == len(self) else self._whole.take(rows.tolist())
         sources = [source for source in map(self._source.__getitem__, rows.tolist()) if source]
         if len({id(batch) for batch, _ in sources}) == 1:
-            return sources[0][0].take(index for _, index in sources)
+            batch, index = sources[0][0], [index for _, index in sources]
+            return batch if index == list(range(len(batch))) else batch.take(index)
         return RewardBatch.concat([batch.take([index]) for batch, index in sources])
 
     # -- the thread that launches, collects and ends what is overdue -----------------------------
