@@ -14,13 +14,14 @@ from verl_core.control.answers import ProblemDocument
 from verl_core.control.documents import add_documents
 from verl_core.control.guard import Guard
 from verl_core.control.head import HeadAsGet
+from verl_core.control.lane import Lane
 from verl_core.control.media import is_stream
 from verl_core.control.problem import install_handlers
 from verl_core.control.routers.events import events_router
 from verl_core.control.routers.health import health_router
 from verl_core.control.routers.leases import leases_router
 from verl_core.control.routers.providers import providers_router
-from verl_core.control.routers.score import PATH, score_router
+from verl_core.control.routers.score import PATH, score_handler, score_router
 from verl_core.control.routers.weights import weights_router
 from verl_core.control.scoring.service import ScoreService
 from verl_core.control.state import ControlState
@@ -47,6 +48,11 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
+    service = None if state.engine is None else ScoreService(state)
+    if service is not None:
+        app.add_middleware(
+            Lane, path=PATH, handler=score_handler(service), told=app.exception_handlers
+        )
     app.add_middleware(HeadAsGet, foreign=tuple(state.routes))
     hosts = (*state.allowed_hosts, *allowed_hosts)
     app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=_body_limits(state))
@@ -57,8 +63,7 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     app.include_router(events_router(state), dependencies=told)
     app.include_router(leases_router(state), dependencies=told)
     app.include_router(providers_router(state), dependencies=told)
-    service = None if state.engine is None else ScoreService(state)
-    app.include_router(score_router(state, service), dependencies=told)
+    app.include_router(score_router(service), dependencies=told)
     if service is not None:
         for make in state.scorers.values():
             app.include_router(make(service), dependencies=told)

@@ -76,7 +76,9 @@ def fuse_table(
     verdict = judge(gates, n)
     unscored = _unscored(rewards, filled, weights, n)
     unknown = unscored.astype(bool)
-    dead = (unknown | verdict.shut) & ~verdict.vetoed
+    dead = unknown
+    if gates:
+        dead = (unknown | verdict.shut) & ~verdict.vetoed
     _normalize(fuser, rewards, filled, weights, groups, ~dead & verdict.in_baseline)
     fused = _fused(fuser, filled, weights, groups, unknown | dead)
     ruled = rule(verdict, fused, unscored, training=batch.training)

@@ -110,7 +110,7 @@ class Mount:
     @property
     def reads(self) -> frozenset[str]:
         """The columns it needs: its provider's, its own `reads`, and those of `applies_to`."""
-        return self._reads | (frozenset() if self.applies_to is None else self.applies_to.names)
+        return self._reads if self.applies_to is None else self._reads | self.applies_to.names
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -142,6 +142,16 @@ class Mount:
         return self._state
 
     # -- scoring ---------------------------------------------------------------------------------
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether no condition keeps a row from it."""
+        return (
+            self.applies_to is None
+            and self.only_if is None
+            and self.when is None
+            and self.config.only_if is None
+        )
 
     def applicable(self, batch: RewardBatch) -> npt.NDArray[np.bool_]:
         """(B,) bool: the rows that `applies_to` lets in.
@@ -186,6 +196,9 @@ class Mount:
         except BaseException:
             end()
             raise
+        if call.done:
+            end()
+            return call
         self._ends[call] = end
         call.future.add_done_callback(lambda _: end())
         return call

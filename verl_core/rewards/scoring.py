@@ -182,12 +182,15 @@ class _Stage:
         return bool(self.calls)
 
     def _start(self, mount: Mount, bell: Bell | None) -> None:
-        asked, unsure = self._scoring.rows_of(mount)
         batch = self._scoring.batch
-        if not asked.any():
-            self._scoring.answers[mount.name] = Answer.unasked(len(batch))
-            return
-        rows = None if asked.all() else np.flatnonzero(asked)
+        unsure: Bools | None = None
+        rows: Rows | None = None
+        if not mount.asks_all or not mount.reads <= batch.columns.keys() or not len(batch):
+            asked, unsure = self._scoring.rows_of(mount)
+            if not asked.any():
+                self._scoring.answers[mount.name] = Answer.unasked(len(batch))
+                return
+            rows = None if asked.all() else np.flatnonzero(asked)
         call = mount.ask(batch, rows)
         self._asked[call] = (mount, rows, unsure)
         self.calls.append(call)

@@ -10,23 +10,37 @@ from starlette.responses import Response
 
 from verl_core.control.answers import problems
 from verl_core.control.body import media_type_of
+from verl_core.control.lane import Handler
 from verl_core.control.media import NDJSON
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import answer_of
-from verl_core.control.scoring.batch import problem_of, refuse
+from verl_core.control.scoring.batch import Rows, problem_of, refuse
 from verl_core.control.scoring.models import Scored, ScoreRequest, ScoreRow
 from verl_core.control.scoring.service import ScoreService
 from verl_core.control.scoring.stream import answer_stream, options_of
-from verl_core.control.state import ControlState
 
 PATH = "/api/v1/reward/score"
 _SMALL = 256 << 10  # a body that is read before there is a place for it
 _HEADERS = {"Cache-Control": "no-store"}
 
 
-def score_router(state: ControlState, service: ScoreService | None) -> APIRouter:
+def score_handler(service: ScoreService) -> Handler:
+    """What answers the route's requests."""
+
+    async def handler(request: Request) -> Response:
+        kind = media_type_of(request, "application/json", NDJSON)
+        service.check_ready()
+        if kind == NDJSON:
+            return await answer_stream(service, request)
+        return await _answer(service, request)
+
+    return handler
+
+
+def score_router(service: ScoreService | None) -> APIRouter:
     """The route; without a service it answers 404."""
     router = APIRouter(tags=["score"])
+    handler = None if service is None else score_handler(service)
 
     @router.post(
         PATH,
@@ -42,13 +56,9 @@ def score_router(state: ControlState, service: ScoreService | None) -> APIRouter
         come, answered in order, a line each; a wrong line is answered by an `error` in its place.
         Read the answer while you send.
         """
-        if service is None:
+        if handler is None:
             raise Problem(404, "nothing-to-score-with", "this server has no rewards to score with")
-        kind = media_type_of(request, "application/json", NDJSON)
-        service.check_ready()
-        if kind == NDJSON:
-            return await answer_stream(service, request)
-        return await _answer(service, request)
+        return await handler(request)
 
     return router
 
@@ -65,11 +75,12 @@ async def _answer(service: ScoreService, request: Request) -> Response:
             asked = ScoreRequest.model_validate_json(body)
         except ValidationError as error:
             raise problem_of(error) from error
-        refuse(asked.rows, service.reads)
-        place.take(len(asked.rows))
+        rows = Rows.of(asked.rows)
+        refuse(rows, service.reads)
+        place.take(len(rows))
         lease = await service.lease(asked)
         content = await service.score(
-            asked.rows,
+            rows,
             lease,
             training=asked.training,
             size=len(body),

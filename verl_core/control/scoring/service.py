@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.admission import Admission, ScoringLimits
 from verl_core.control.scoring.aside import Aside
-from verl_core.control.scoring.batch import batch_of, invalid
-from verl_core.control.scoring.models import ScoreOptions, ScoreRow
+from verl_core.control.scoring.batch import Rows, batch_of, invalid
+from verl_core.control.scoring.models import ScoreOptions
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
@@ -94,7 +94,7 @@ class ScoreService:
 
     async def score(
         self,
-        rows: list[ScoreRow],
+        rows: Rows,
         lease: Lease,
         *,
         training: bool,
@@ -102,7 +102,6 @@ class ScoreService:
         timeout: float | None,
         receive: Receive | None,
         then: Callable[[RewardTable], T],
-        first: int = 0,
     ) -> T:
         """Score the rows, which have been checked, and give what `then` makes of the table.
 
@@ -110,7 +109,6 @@ class ScoreService:
             size: bytes that they came in.
             timeout: seconds; the server's deadline where it is None or longer.
             receive: the request's, for a client that leaves; None: nobody listens there.
-            first: the first row's number.
 
         Raises:
             Problem: 503 it may not be trained on; 422; 504 the deadline has passed.
@@ -119,11 +117,11 @@ class ScoreService:
         reads = self.reads
         if self._is_inline and len(rows) <= _QUICK_ROWS and size <= _QUICK_BYTES:
             with told():
-                batch = batch_of(rows, reads, training=training, first=first)
+                batch = batch_of(rows, reads, training=training)
                 return then(self.engine.score(batch, lease=lease))
 
         async def work() -> T:
-            batch = batch_of(rows, reads, training=training, first=first)
+            batch = batch_of(rows, reads, training=training)
             return then(await self.engine.ascore(batch, lease=lease))
 
         return await self._watched(work, timeout, receive)

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from verl_core.control.media import NDJSON
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import encoded, rows_of
-from verl_core.control.scoring.batch import errors_of, invalid, wrong_rows
+from verl_core.control.scoring.batch import Rows, errors_of, invalid, wrong_rows
 from verl_core.control.scoring.models import ScoreOptions, ScoreRow
 from verl_core.control.scoring.service import ScoreService
 from verl_core.rewards.lease import Lease
@@ -173,7 +173,7 @@ class _Stream:
         kept = [(line, row) for line, row in found if isinstance(row, ScoreRow)]
         lines = {line: _line(line, row) for line, row in found if not isinstance(row, ScoreRow)}
         while kept:
-            rows = [row for _, row in kept]
+            rows = Rows.of([row for _, row in kept])
             wrong = dict(reversed(wrong_rows(rows, self._service.reads)))
             if not wrong:
                 break
@@ -188,7 +188,7 @@ class _Stream:
 
     async def _answered(self, kept: list[tuple[int, ScoreRow]], size: int) -> dict[int, bytes]:
         numbers = [line for line, _ in kept]
-        rows = [row for _, row in kept]
+        rows = Rows.of([row for _, row in kept])
         try:
             with await self._service.admission.wait(size, len(rows)):
                 told = await self._service.score(

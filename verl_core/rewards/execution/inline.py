@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.call import Call, Limits, Settled
 from verl_core.rewards.raised import is_interrupt
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.provider import RewardProvider
@@ -39,7 +39,7 @@ class InlineRunner:
         self._provider.setup()
 
     def submit(self, batch: RewardBatch) -> Call:
-        call = Call(batch, self._limits, self)
+        call = Call(batch, self._limits, self, Settled())
         with self._lock:
             call.begin()
             run(call, self._provider.score)
