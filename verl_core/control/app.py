@@ -48,7 +48,7 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    service = None if state.engine is None else ScoreService(state)
+    service = app.state.scoring = None if state.engine is None else ScoreService(state)
     if service is not None:
         app.add_middleware(
             Lane, path=PATH, handler=score_handler(service), told=app.exception_handlers

@@ -16,6 +16,8 @@ import uvicorn
 from verl_core.control.app import create_app
 from verl_core.control.connection import Connection, Limits
 from verl_core.control.listen import BACKLOG, listen, url_of
+from verl_core.control.scoring.admission import Admission
+from verl_core.control.scoring.service import ScoreService
 from verl_core.control.state import ControlState
 from verl_reward_sdk.errors import VerlRewardError
 
@@ -40,7 +42,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _connection(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg, assignment]
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made
@@ -86,6 +88,7 @@ class ControlServer:
         listener: socket.socket | None = None,
     ) -> None:
         app = create_app(state, allowed_hosts=[host])
+        self._scoring: ScoreService | None = app.state.scoring
         is_shared = listener is not None
         self._socket = listener or listen(host, port, has_token=state.token is not None)
         self.url = url_of(host, self._socket)
@@ -111,6 +114,11 @@ class ControlServer:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._failure: BaseException | None = None
+
+    @property
+    def admission(self) -> Admission | None:
+        """What is being scored; None where nothing is."""
+        return None if self._scoring is None else self._scoring.admission
 
     @property
     def port(self) -> int:
@@ -152,6 +160,8 @@ class ControlServer:
                 self._server.force_exit = True
                 self._ended.wait(grace)
             self._thread = None
+        if self._scoring is not None:
+            self._scoring.close()
         self._socket.close()
 
     def __enter__(self) -> ControlServer:

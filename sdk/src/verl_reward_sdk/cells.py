@@ -75,7 +75,8 @@ def flags(values: object, n: int, name: str, provider: str) -> Bools:
         ContractError: as `column`; or a cell is neither true nor false.
     """
     if type(values) is np.ndarray and values.dtype == np.bool_ and values.shape == (n,):
-        return values.copy()
+        copied: Bools = values.copy()
+        return copied
     found, known = column(values, n, name, provider)
     odd = np.flatnonzero(known & (found != 0) & (found != 1))
     if len(odd):

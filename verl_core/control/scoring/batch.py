@@ -45,7 +45,7 @@ class Rows(NamedTuple):
         # Out of the models' own dicts: an attribute at a time would take ten times as long.
         return cls(*zip(*map(_FIELDS, map(vars, rows)), strict=True)) if rows else cls(*[()] * 10)
 
-    def __len__(self) -> int:  # type: ignore[override]
+    def __len__(self) -> int:
         return len(self.responses)
 
 

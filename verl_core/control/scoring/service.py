@@ -8,7 +8,7 @@ loop of its own, so that a probe is answered meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -124,7 +124,8 @@ class ScoreService:
             batch = batch_of(rows, reads, training=training)
             return then(await self.engine.ascore(batch, lease=lease))
 
-        return await self._watched(work, timeout, receive)
+        with told():
+            return await self._until(work, timeout, receive)
 
     async def score_batch(
         self, batch: RewardBatch, *, receive: Receive | None = None
@@ -142,22 +143,24 @@ class ScoreService:
                 return self.engine.score(batch, lease=lease)
             return await self._until(work, None, receive)
 
-    async def _watched(
-        self, work: Callable[[], Any], timeout: float | None, receive: Receive | None
-    ) -> Any:
-        with told():
-            return await self._until(work, timeout, receive)
-
     async def _until(
-        self, work: Callable[[], Any], timeout: float | None, receive: Receive | None
-    ) -> Any:
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        timeout: float | None,
+        receive: Receive | None,
+    ) -> T:
         seconds = min(self.limits.deadline, timeout or self.limits.deadline)
         if self._one is None:
             return await self._race(work, seconds, receive)
         async with self._one:
             return await self._race(work, seconds, receive)
 
-    async def _race(self, work: Callable[[], Any], seconds: float, receive: Receive | None) -> Any:
+    async def _race(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        seconds: float,
+        receive: Receive | None,
+    ) -> T:
         """Whichever is first: the answer, the deadline, or that the client leaves."""
         answer = asyncio.wrap_future(self._aside.submit(work()))
         gone = None if receive is None else asyncio.ensure_future(_gone(receive))
