@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -81,9 +82,21 @@ class Guard(RewardProvider):
         return RewardResult([0.0] * len(words), severity=words, failures=fails)
 
 
+class Breaking(RewardProvider):
+    """Cannot be loaded."""
+
+    name = "breaking"
+
+    def setup(self):
+        raise OSError("weights are truncated")
+
+    def score(self, batch):
+        return []
+
+
 @hookimpl
 def verl_reward_providers():
-    yield from (Length, Match, Slow, Guard)
+    yield from (Length, Match, Slow, Guard, Breaking)
 '''
 
 INLINE = "reward: [{type: a, plugin: length}, {type: b, plugin: length, weight: 2.0}]\n"
@@ -91,7 +104,7 @@ INLINE = "reward: [{type: a, plugin: length}, {type: b, plugin: length, weight: 
 
 def install(site: Any) -> None:
     """Make the plugins above installed."""
-    rewards = dict.fromkeys(("length", "match", "slow", "guarding"), "score_toys")
+    rewards = dict.fromkeys(("length", "match", "slow", "guarding", "breaking"), "score_toys")
     site.add("verl-reward-score-toys", rewards=rewards, files={"score_toys.py": PLUGIN})
 
 
@@ -192,11 +205,12 @@ class Process:
         """Its workers' process ids."""
         import psutil
 
-        return [
-            child.pid
-            for child in psutil.Process(self.process.pid).children()
-            if any("serve_worker" in word for word in child.cmdline())
-        ]
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none
+                if any("serve_worker" in word for word in child.cmdline()):
+                    found.append(child.pid)
+        return found
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Its exit code after a signal."""

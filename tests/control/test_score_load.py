@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -113,10 +114,8 @@ def test_slow_clients_do_not_keep_others_waiting_and_are_dropped(scorer: Start) 
         slow.append(connection)
     assert fused(server.score("abc")) == [9.0]
     for connection in slow:
-        try:
+        with contextlib.suppress(ConnectionResetError):
             assert connection.recv(100) == b""
-        except ConnectionResetError:
-            pass
         connection.close()
 
 
@@ -161,7 +160,7 @@ def test_overload_is_refused_with_flat_memory(scorer: Start, held: Path) -> None
         connection.close()
 
 
-# -- streams ------------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
 def _stream(server: Scorer, lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
@@ -228,12 +227,12 @@ def test_a_wrong_line_is_told_in_its_place_and_the_others_are_scored(scorer: Sta
         ]
     )
     found = server.lines(body)
-    assert [row.get("sample_id", row.get("line")) for row in found] == ["1", 3, 4, "mine", 6, 7, "8"]
+    places = [row.get("sample_id", row.get("line")) for row in found]
+    assert places == ["1", 3, 4, "mine", 6, 7, "8"]
     errors = {row["line"]: row["error"] for row in found if "error" in row}
     assert errors[3]["status"] == 400
-    assert errors[4]["errors"] == [
-        {"pointer": "#/columns", "detail": "there is no 'truth', which a mount reads (there is none)"}
-    ] or "truth" in errors[4]["detail"]
+    assert errors[4]["errors"][0]["pointer"] == "#/columns"
+    assert "there is no 'truth', which a mount reads" in errors[4]["detail"]
     assert errors[6]["errors"][0]["pointer"] == "#/sample_id"
     assert "did you mean 'response'" in errors[7]["detail"]
 
@@ -330,10 +329,9 @@ def test_a_stream_that_stands_still_is_dropped(scorer: Start) -> None:
     head = f"POST {SCORE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
     connection.sendall(head.encode() + b"Content-Length: 100\r\n\r\n{")
     connection.settimeout(30)
-    with pytest.raises(ConnectionResetError):
-        while connection.recv(4096):
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(4096):  # until it is closed, or 30 s have passed
             pass
-        raise ConnectionResetError
     connection.close()
 
 
