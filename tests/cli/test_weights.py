@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from verl_core.cli.main import main
 from verl_core.control import ControlServer, ControlState
 from verl_core.rewards.schedules import Linear
 from verl_core.rewards.weights import WeightStore
+from verl_reward_sdk import ConfigError
 
 
 class Served(ControlServer):
@@ -293,3 +297,179 @@ def test_the_command_imports_nothing_heavy(served: Served) -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Run demo" in ran.stdout
+
+
+# -- put, rollback, unpin, watch -------------------------------------------------------------------
+
+
+def test_put_takes_every_weight_from_a_file_or_pairs_or_standard_input(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "weights.yaml"
+    file.write_text("accuracy: 2\ntone: 0.5\ncompliance: 1.5e0\n", encoding="utf-8")
+    assert main(["weights", "put", str(file), "--reason", "as in git"]) == 0
+    assert dict(served.store.snapshot().weights) == {
+        "accuracy": 2.0,
+        "tone": 0.5,
+        "compliance": 1.5,
+    }
+    assert served.store.history(1)[0].reason == "as in git"
+    assert main(["weights", "put", "accuracy=3", "tone=3", "compliance=3"]) == 0
+    assert set(served.store.snapshot().weights.values()) == {3.0}
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"accuracy": 4, "tone": 4, "compliance": 4}'))
+    assert main(["weights", "put", "-"]) == 0
+    assert set(served.store.snapshot().weights.values()) == {4.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("accuracy: 2\ntone: 1\n", "compliance: it is missing"),
+        ("accuracy: 2\ntone: 1\ncompliance: 1\ntoan: 1\n", "did you mean 'tone'"),
+        ("accuracy: 2\ntone: 1\ncompliance: yes\n", "compliance"),
+        ("- accuracy\n", "weights.yaml:1:1"),
+        ("accuracy: 2\naccuracy: 3\n", "weights.yaml:2:1"),
+        ("", "NAME: VALUE"),
+        (None, "no such file"),
+    ],
+)
+def test_a_file_that_is_not_all_weights_is_refused_and_changes_nothing(
+    served: Served,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+    said: str,
+) -> None:
+    file = tmp_path / "weights.yaml"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    assert main(["weights", "put", str(file)]) == 2
+    assert said in capsys.readouterr().err
+    assert served.store.snapshot().revision == 1
+
+
+def test_put_names_the_revision_that_it_replaces(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.store.update({"tone": 1}, author="somebody else")
+    pairs = ["accuracy=2", "tone=2", "compliance=2"]
+    assert main(["weights", "put", *pairs, "--if-revision", "1"]) == 2
+    assert "the newest is 2" in capsys.readouterr().err
+    assert main(["weights", "put", *pairs, "--if-revision", "2"]) == 0
+
+
+def test_rollback_goes_back_to_pins_and_schedules(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.store.update({"accuracy": 2, "tone": 9}, author="li")
+    assert main(["weights", "rollback", "1", "--reason", "worse"]) == 0
+    shown = capsys.readouterr().out
+    assert "Revision 3" in shown
+    assert "pinned" not in shown
+    entry = served.store.history(1)[0]
+    assert entry.reason == "rollback to revision 1: worse"
+    assert main(["weights", "rollback", "9"]) == 2
+    assert "the newest is 3, the oldest 1" in capsys.readouterr().err
+
+
+def test_unpin_lets_the_schedule_show_again(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["weights", "unpin", "tone"]) == 2
+    assert "tone: it is not pinned" in capsys.readouterr().err
+    served.store.update({"tone": 9}, author="li")
+    assert main(["weights", "unpin", "tone"]) == 0
+    assert served.store.snapshot().weights["tone"] == 2.0
+    assert main(["weights", "unpin", "toone"]) == 2
+    assert "did you mean 'tone'" in capsys.readouterr().err
+
+
+def test_history_reads_on_before_a_revision(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in (2, 3, 4):
+        served.store.update({"tone": value}, author="li")
+    assert main(["weights", "history", "--json", "--limit", "2", "--before", "3"]) == 0
+    assert [e["revision"] for e in json.loads(capsys.readouterr().out)["history"]] == [2, 1]
+
+
+@pytest.mark.parametrize("command", ["get", "set", "put", "rollback", "unpin", "watch", "history"])
+def test_help_of_each_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["weights", command, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--url" in shown
+    if command != "get":
+        assert f"Example: verl-reward weights {command}" in shown
+
+
+class Watching:
+    """``verl-reward weights watch`` in a process of its own."""
+
+    def __init__(self, url: str, *options: str) -> None:
+        words = [sys.executable, "-m", "verl_core.cli.main", "weights", "watch", "--url", url]
+        self.process = subprocess.Popen(
+            [*words, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"},
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def stop(self) -> tuple[str, str, int]:
+        self.process.send_signal(signal.SIGINT)
+        out, errors = self.process.communicate(timeout=60)
+        return out, errors, self.process.returncode
+
+
+def test_watch_prints_each_change_and_reconnects_to_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+    path = tmp_path / "weights.db"
+    store = WeightStore({"tone": 1.0}, run_id="demo", path=path)
+    server = ControlServer(ControlState(run_id="demo", store=store), port=0)
+    server.start()
+    watching = Watching(server.url)
+    assert watching.line() == "Run demo, revision 1: tone 1\n"
+    store.update({"tone": 2}, author="李", reason="why\nnot")
+    said = watching.line()
+    assert "revision 2, from step 0, 李: tone 1 → 2 (why not)" in said
+    port = server.port
+    server.stop()
+    store.update({"tone": 3}, author="li")  # nobody listens now
+    assert watching.process.stderr is not None
+    assert watching.process.stderr.readline().startswith("waiting for the control plane: ")
+    again = ControlServer(ControlState(run_id="demo", store=store), port=port)
+    again.start()
+    assert "revision 3, from step 0, li: tone 2 → 3" in watching.line()
+    assert watching.stop() == ("", "", 0)
+    again.stop()
+    store.close()
+
+
+def test_watch_shows_what_came_after_a_revision_as_json(served: Served) -> None:
+    for value in (2, 3):
+        served.store.update({"tone": value}, author="li")
+    watching = Watching(served.url, "--since", "1", "--json")
+    assert [json.loads(watching.line())["revision"] for _ in range(2)] == [2, 3]
+    assert watching.stop()[2] == 0
+
+
+def test_watch_without_a_server_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["weights", "watch", "--url", "http://127.0.0.1:9"]) == 1
+    assert "no control plane answers" in capsys.readouterr().err
+
+
+def test_watch_does_not_go_on_with_another_run(served: Served) -> None:
+    from verl_core.cli.watching import _Watch
+    from verl_core.control.client import ControlClient
+
+    watch = _Watch(ControlClient(served.url), None, True)
+    watch._run = "another"
+    with pytest.raises(ConfigError, match="is run 'demo' now, and was run 'another'"):
+        watch.follow()

@@ -12,6 +12,7 @@ import pytest
 
 from verl_core.control import ControlServer, ControlState
 from verl_core.control.connection import Limits
+from verl_core.rewards.lease_book import LeaseBook
 from verl_core.rewards.schedules import Linear
 from verl_core.rewards.weights import WeightStore
 
@@ -37,14 +38,16 @@ class Served(ControlServer):
         host: str = "127.0.0.1",
         limits: Limits | None = None,
         busy_seconds: float = 4.0,
+        most_leases: int = 1000,
         **state: Any,
     ) -> None:
         config = {"accuracy": 1.0, "tone": Linear(2.0, 0.5, 10), "compliance": 1.0}
         self.store = WeightStore(
             config, run_id="demo", path=path, gates=["guard"], busy_seconds=busy_seconds
         )
-        served = ControlState(run_id="demo", store=self.store, **state)
-        super().__init__(served, host=host, port=0, limits=limits)
+        leases = LeaseBook(self.store, limit=most_leases)
+        self.state = ControlState(run_id="demo", store=self.store, leases=leases, **state)
+        super().__init__(self.state, host=host, port=0, limits=limits)
         # No TLS here: reading certificates would take longer than the requests.
         self.client = httpx.Client(base_url=self.url, verify=False, trust_env=False)
 

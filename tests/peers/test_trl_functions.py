@@ -342,9 +342,12 @@ def test_a_live_change_holds_from_the_next_step_on(fused: Any, mounts: Any, tmp_
     assert call(function, step=1, trainer=Trainer(training=False), a=[1.0, 0.0]) == [1.0, 0.0]
 
 
-def test_weights_of_a_control_plane_hold_for_a_step(fused: Any, mounts: Any) -> None:
+def test_weights_of_a_control_plane_hold_for_a_step(
+    fused: Any, mounts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from verl_core.control import ControlServer, ControlState
 
+    monkeypatch.setattr("verl_core.integrations.remote_weights._PATIENCE", 0.0)
     store = WeightStore({"a": 1.0}, run_id="far")
     with ControlServer(ControlState(run_id="far", store=store), "127.0.0.1", 0) as server:
         function = fused(mounts.cell("a"), args=grpo(2), weights=server.url)

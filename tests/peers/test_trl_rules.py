@@ -212,14 +212,6 @@ def test_async_grpo_ignores_weights_so_that_others_than_1_are_refused(
 # -- processes, sources ----------------------------------------------------------------------------
 
 
-def test_address_of_weights_is_refused_for_several_processes(
-    refusal: Any, mounts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    error = refusal(mounts.cell("a"), args=grpo(), weights="http://127.0.0.1:9")
-    assert "2 processes would ask at different moments" in str(error)
-
-
 def test_rank_0_alone_says_what_is_replaced(
     run_yaml: Any, mounts: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

@@ -149,7 +149,7 @@ def test_a_change_in_the_file_is_seen_by_groups_without_a_step(engine, tmp_path)
 
 def test_the_control_plane_s_schedules_move_on_and_pins_stand_over_them(engine, served):
     server, store = served
-    source = ControlPlaneWeights(engine(), server.url)
+    source = ControlPlaneWeights(engine(), server.url, "s")
     assert dict(source.take(5, "a").weights) == {"tone": 0.5, "other": 1.0}
     store.update({"tone": 0.1, "other": 3.0}, author="test")
     lease = source.take(6, "a")
@@ -157,20 +157,98 @@ def test_the_control_plane_s_schedules_move_on_and_pins_stand_over_them(engine, 
     assert (lease.revision, lease.step, dict(lease.generations)) == (2, 6, {"tone": 1, "other": 1})
 
 
-def test_without_a_step_the_control_plane_is_asked_now_and_then(engine, served, monkeypatch):
+def test_without_a_step_each_group_has_a_lease_of_the_control_plane(engine, served):
     server, store = served
-    source = ControlPlaneWeights(engine(), server.url)
+    first = ControlPlaneWeights(engine(), server.url, "s")
+    second = ControlPlaneWeights(engine(), server.url, "s")
+    assert first.take(None, "a").revision == 1
     store.update({"other": 3.0}, author="test")
-    assert source.take(None, "a").revision == 1  # read a moment ago
+    assert second.take(None, "a").revision == 1  # whoever asks
+    assert second.take(None, "b").revision == 2
+    assert first.take(None, "b").weights["other"] == 3.0
+    odd = "x" * 300 + "\n"
+    assert first.take(None, odd).revision == second.take(None, odd).revision == 2
+
+
+def test_rows_without_step_and_group_read_what_is_in_force_now_and_then(
+    engine, served, monkeypatch
+):
+    server, store = served
+    source = ControlPlaneWeights(engine(), server.url, "s")
+    store.update({"other": 3.0}, author="test")
+    assert source.take(None, None).revision == 1  # read a moment ago
     monkeypatch.setattr("verl_core.integrations.verl_weights._AGE", 0.0)
-    assert source.take(None, "b").revision == 2
+    assert source.take(None, None).revision == 2
+
+
+def test_workers_on_either_side_of_a_change_score_a_step_by_one_revision(engine, served):
+    server, store = served
+    workers = [ControlPlaneWeights(engine(), server.url, "s") for _ in range(3)]
+    assert workers[0].take(4, "a").revision == 1
+    store.update({"tone": 9.0}, author="test")
+    leases = [worker.take(4, "b") for worker in workers]
+    assert [lease.revision for lease in leases] == [1, 1, 1]
+    assert {lease.weights["tone"] for lease in leases} == {0.4}
+    assert [worker.take(5, "a").revision for worker in workers] == [2, 2, 2]
+
+
+def test_a_training_that_is_started_again_does_not_get_the_old_one_s_leases(engine, served):
+    server, store = served
+    assert ControlPlaneWeights(engine(), server.url, "s").take(0, "a").revision == 1
+    store.update({"other": 3.0}, author="test")
+    assert ControlPlaneWeights(engine(), server.url, "t").take(0, "a").revision == 2
+
+
+def test_a_control_plane_that_is_started_again_is_waited_for_and_keeps_the_lease(
+    engine, monkeypatch, tmp_path, caplog
+):
+    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+    monkeypatch.setattr("verl_core.integrations.remote_weights._PATIENCE", 60.0)
+
+    def serve(port=0):
+        mounts = {"tone": Linear(0.0, 1.0, 10), "other": 1.0}
+        store = WeightStore(mounts, run_id="served", path=tmp_path / "weights.db")
+        server = ControlServer(ControlState(run_id="served", store=store), port=port)
+        server.start()
+        return server, store
+
+    server, store = serve()
+    first = ControlPlaneWeights(engine(), server.url, "s")
+    second = ControlPlaneWeights(engine(), server.url, "s")
+    assert first.take(3, "a").revision == 1
+    store.update({"other": 3.0}, author="test")
+    server.stop()
+    store.close()
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(second.take(3, "b")))
+    waiting.start()
+    server, store = serve(server.port)
+    waiting.join()
+    assert [lease.revision for lease in got] == [1]
+    assert "stay at revision" not in caplog.text
+    server.stop()
+    store.close()
+
+
+def test_another_run_at_the_address_is_an_error_and_not_another_lease(engine, served):
+    server, _ = served
+    source = ControlPlaneWeights(engine(), server.url, "s")
+    port = server.port
+    server.stop()
+    state = ControlState(
+        run_id="another", store=WeightStore({"tone": 1.0, "other": 1.0}, run_id="another")
+    )
+    with ControlServer(state, port=port), pytest.raises(ConfigError, match="run 'another'"):
+        source.take(1, "a")
+    state.store.close()
 
 
 def test_a_control_plane_that_goes_away_leaves_its_last_weights_and_a_warning(
-    engine, served, caplog
+    engine, served, caplog, monkeypatch
 ):
+    monkeypatch.setattr("verl_core.integrations.remote_weights._PATIENCE", 0.0)
     server, store = served
-    source = ControlPlaneWeights(engine(), server.url)
+    source = ControlPlaneWeights(engine(), server.url, "s")
     store.update({"other": 3.0}, author="test")
     source.take(1, "a")
     server.stop()
@@ -183,7 +261,7 @@ def test_a_control_plane_that_never_answered_is_an_error_at_load(engine, served)
     server, _ = served
     server.stop()
     with pytest.raises(VerlRewardError, match="no control plane answers"):
-        ControlPlaneWeights(engine(), server.url)
+        ControlPlaneWeights(engine(), server.url, "s")
 
 
 def test_a_control_plane_of_other_mounts_is_refused(engine, monkeypatch):
@@ -193,5 +271,5 @@ def test_a_control_plane_of_other_mounts_is_refused(engine, monkeypatch):
         ControlServer(ControlState(run_id="served", store=store), "127.0.0.1", 0) as server,
         pytest.raises(ConfigError, match="other, strange"),
     ):
-        ControlPlaneWeights(engine(), server.url)
+        ControlPlaneWeights(engine(), server.url, "s")
     store.close()

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from verl_core.rewards.lease_book import LeaseBook, LeaseEnded
 from verl_core.rewards.schedules import Linear, Setting, Step, value_at
 from verl_core.rewards.weights import StaleRevision, WeightError, WeightStore
 
@@ -49,17 +50,21 @@ def test_one_bad_key_changes_nothing(changes: dict[str, float], wrong: tuple[str
 
 
 class Store(RuleBasedStateMachine):
-    """Random changes, leases, rollbacks and restarts; the model is a list of pin maps."""
+    """Random changes, leases, rollbacks and restarts; the model is a list of pin maps, and for each
+    group the revision and step that its first lease fixed."""
 
     @initialize()
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.pins: list[dict[str, float]] = [{}]
         self.leases: dict[int, int] = {}
+        self.groups: dict[str, tuple[int, int]] = {}
+        self.now = 0.0
         self.open()
 
     def open(self) -> None:
         self.store = WeightStore(CONFIG, run_id="r", path=self.folder / "weights.db")
+        self.book = LeaseBook(self.store, ttl=10.0, clock=lambda: self.now)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -75,6 +80,34 @@ class Store(RuleBasedStateMachine):
             return
         self.store.update(changes, author="t", if_revision=newest)
         self.pins.append(self.pins[-1] | changes)
+
+    @rule(values=st.fixed_dictionaries(dict.fromkeys(CONFIG, good)), without=st.none() | names)
+    def put(self, values: dict[str, float], without: str | None) -> None:
+        newest = len(self.pins)
+        if without is not None:
+            rest = {name: value for name, value in values.items() if name != without}
+            with pytest.raises(WeightError, match=f"{without}: it is missing"):
+                self.store.update(rest, author="t", if_revision=newest, replace=True)
+            return
+        self.store.update(values, author="t", if_revision=newest, replace=True)
+        self.pins.append(values)
+
+    @rule(group=st.sampled_from("xyz"), passes=st.sampled_from((0.0, 3.0, 11.0)), end=st.booleans())
+    def lease_group(self, group: str, passes: float, end: bool) -> None:
+        """Whatever became of its leases, a group has the revision of its first one."""
+        self.now += passes
+        given = self.book.give("r", group)
+        step = max(self.leases, default=0)
+        effective = self.store.history(1)[0].effective_step
+        first = self.groups.setdefault(group, (len(self.pins), max(step, effective)))
+        assert (given.lease.revision, given.lease.step) == first
+        pins = self.pins[first[0] - 1]
+        at = {n: pins.get(n, value_at(s, first[1])) for n, s in CONFIG.items()}
+        assert self.book.get(given.id).weights == given.lease.weights == at
+        if end:
+            self.book.end(given.id)
+            with pytest.raises(LeaseEnded):
+                self.book.get(given.id)
 
     @rule(name=names)
     def unpin(self, name: str) -> None:
@@ -127,6 +160,12 @@ class Store(RuleBasedStateMachine):
         log = self.store.history()
         assert [entry.revision for entry in log] == list(range(len(self.pins), 0, -1))
         assert all(entry.before == older.after for entry, older in itertools.pairwise(log))
+        now = self.store.snapshot()
+        assert dict(log[0].weights) == self.store.at(now.revision, now.effective_step).weights
+        assert self.store.history(3, before=len(self.pins)) == log[1:4]
+        assert [snap.revision for snap in self.store.since(1, 3)] == [
+            entry.revision for entry in reversed(log[:-1])
+        ][:3]
         effective = [entry.effective_step for entry in log]
         assert effective == sorted(effective, reverse=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,6 +20,11 @@ app = typer.Typer(
 )
 
 Url = Annotated[str, typer.Option("--url", envvar=URL_VARIABLE, help="The run's control plane.")]
+Reason = Annotated[str | None, typer.Option(help="Why; kept in the audit log.")]
+Author = Annotated[str | None, typer.Option(help="By default the user of this shell.")]
+IfRevision = Annotated[
+    int | None, typer.Option(metavar="REVISION", help="Only while this one is the newest.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the server's answer.")]
 
 
@@ -39,46 +44,159 @@ def set_(
     changes: Annotated[
         list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as accuracy=2 tone=0.5.")
     ],
-    reason: Annotated[str | None, typer.Option(help="Why; kept in the audit log.")] = None,
-    author: Annotated[str | None, typer.Option(help="By default the user of this shell.")] = None,
-    if_revision: Annotated[
-        int | None, typer.Option(help="Only while this revision is the newest.")
-    ] = None,
+    reason: Reason = None,
+    author: Author = None,
+    if_revision: IfRevision = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change weights: all that are named, or none. Takes effect with the next step."""
-    headers = {"X-Verl-Author": quote(author or _user())}
-    if reason:
-        headers["X-Verl-Reason"] = quote(reason)
-    if if_revision is not None:
-        headers["If-Match"] = f'"{if_revision}"'
+    """Change weights: all that are named, or none; the others stay.
+
+    It takes effect with the next step. A weight that is set is pinned: it follows its schedule no
+    more, until `unpin`.
+
+    Example: verl-reward weights set accuracy=2 --reason "too many wrong answers"
+    """
+    headers = _headers(author, reason, if_revision)
     parsed, client = _parsed(changes), ControlClient(url)
-    if as_json:
-        _print_json(client.change(parsed, headers))
-        return
-    before, health = client.weights(), client.health()
-    after = client.change(parsed, headers)
-    _show(after, health)
-    if _same(before, after):
-        typer.echo(
-            f"Nothing is different: these values were pinned already. The request is noted in the"
-            f" audit log as revision {after['revision']}."
-        )
+    _change(client, lambda: client.change(parsed, headers), as_json)
+
+
+@app.command("put")
+def put(
+    weights: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE|NAME=VALUE...",
+            help="Every weight of the run: a JSON or YAML file of NAME: VALUE, - for standard"
+            " input, or the pairs themselves.",
+        ),
+    ],
+    reason: Reason = None,
+    author: Author = None,
+    if_revision: IfRevision = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Replace all weights at once: every mount must be named, and all are pinned.
+
+    For weights that are kept in a file: one that is missing in it, or unknown to the run, is
+    refused with its name. Without --if-revision they replace what is the newest now; name the
+    revision that you looked at, and nobody's change is lost.
+
+    Example: verl-reward weights put weights.yaml --if-revision 7
+    """
+    whole, client = _whole(weights), ControlClient(url)
+    newest = client.weights()["revision"] if if_revision is None else if_revision
+    headers = _headers(author, reason, newest)
+    _change(client, lambda: client.replace(whole, headers), as_json)
+
+
+@app.command("rollback")
+def rollback(
+    revision: Annotated[
+        int, typer.Argument(metavar="REVISION", min=1, help="As `weights history` numbers them.")
+    ],
+    reason: Reason = None,
+    author: Author = None,
+    if_revision: IfRevision = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to the weights of an old revision, its pins and schedules included.
+
+    Nothing is erased: it is a new revision. Takes effect with the next step.
+
+    Example: verl-reward weights rollback 3 --reason "the tone got worse"
+    """
+    headers, client = _headers(author, reason, if_revision), ControlClient(url)
+    _change(client, lambda: client.rollback(revision, headers), as_json)
+
+
+@app.command("unpin")
+def unpin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a weight that is pinned.")],
+    reason: Reason = None,
+    author: Author = None,
+    if_revision: IfRevision = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let a weight return to the number or schedule of the run's config.
+
+    `weights get` shows which are pinned. Takes effect with the next step.
+
+    Example: verl-reward weights unpin tone
+    """
+    headers, client = _headers(author, reason, if_revision), ControlClient(url)
+    _change(client, lambda: client.unpin(name, headers), as_json)
+
+
+@app.command("watch")
+def watch_(
+    since: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="REVISION", help="Show first what came after this one."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the weights, one line of JSON a change.")
+    ] = False,
+) -> None:
+    """Show each change as it is made: who, what and why. Ctrl-C ends it.
+
+    Where the connection is lost it is made again, and changes that were missed are shown then.
+
+    Example: verl-reward weights watch --since 1
+    """
+    from verl_core.cli.watching import watch
+
+    watch(ControlClient(url), since, as_json=as_json)
 
 
 @app.command("history")
 def history(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many, newest first.")] = 20,
+    before: Annotated[
+        int | None, typer.Option(min=1, metavar="REVISION", help="Only those before this one.")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed which weight when, and why."""
-    found = ControlClient(url).history(limit)
+    """Show who changed which weight when, and why.
+
+    Example: verl-reward weights history --limit 50 --before 120
+    """
+    found = ControlClient(url).history(limit, before)
     if as_json:
         _print_json(found)
     else:
         _show_history(found)
+
+
+def _headers(author: str | None, reason: str | None, if_revision: int | None) -> dict[str, str]:
+    """Who makes a change, why, and which revision it replaces."""
+    headers = {"X-Verl-Author": quote(author or _user())}
+    if reason:
+        headers["X-Verl-Reason"] = quote(reason)
+    if if_revision is not None:
+        headers["If-Match"] = f'"{if_revision}"'
+    return headers
+
+
+def _change(client: ControlClient, make: Callable[[], Mapping[str, Any]], as_json: bool) -> None:
+    """Make a change and show what is in force after it."""
+    if as_json:
+        _print_json(make())
+        return
+    before, health = client.weights(), client.health()
+    after = make()
+    _show(after, health)
+    if _same(before, after):
+        typer.echo(
+            f"Nothing is different: these values were pinned already. The request is"
+            f" noted in the audit log as revision {after['revision']}."
+        )
 
 
 def _print_json(found: Mapping[str, Any]) -> None:
@@ -112,6 +230,18 @@ def _parsed(changes: Sequence[str]) -> dict[str, float]:
         hint = "write NAME=VALUE, each name once, as in accuracy=2"
         raise ConfigError("\n".join(wrong), hint=hint)
     return parsed
+
+
+def _whole(words: Sequence[str]) -> dict[str, Any]:
+    """The weights that ``put`` names: of a file, of standard input, or NAME=VALUE.
+
+    What stands in a file is for the server to judge, so that its words are the same for all.
+    """
+    if len(words) > 1 or "=" in words[0]:
+        return dict(_parsed(words))
+    from verl_core.cli.weights_file import weights_file
+
+    return weights_file(words[0])
 
 
 def _same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

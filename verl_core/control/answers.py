@@ -145,9 +145,9 @@ def answer(content: Mapping[str, Any], *, etag: str | None = None, status: int =
     return Response(body.encode(), status, headers=headers, media_type="application/json")
 
 
-def json_text(content: Mapping[str, Any]) -> str:
+def json_text(content: Mapping[str, Any], *, ascii_only: bool = False) -> str:
     """`content` as JSON, in one line."""
-    return json.dumps(_plain(content), ensure_ascii=False, allow_nan=False)
+    return json.dumps(_plain(content), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from verl_core.control.token import TOKEN_VARIABLE
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
@@ -17,8 +18,10 @@ URL_VARIABLE = "VERL_REWARD_URL"
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 _WEIGHTS = "/api/v1/reward/weights"
+_LEASES = "/api/v1/reward/leases"
 _HEALTH = "/healthz"
 _SECONDS = 10.0
+_SILENCE_SECONDS = 45.0  # three heartbeats of a stream of events
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -62,33 +65,65 @@ class ControlClient:
         """Merge `changes` into the weights; gives the weights after it."""
         return self._ask("POST", _WEIGHTS, body=changes, headers=headers)
 
-    def history(self, limit: int) -> dict[str, Any]:
-        """The newest `limit` entries of the audit log."""
-        return self._ask("GET", f"{_WEIGHTS}/history?limit={limit}")
+    def replace(self, weights: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        """Replace all weights, with ``If-Match`` among `headers`; gives the weights after it."""
+        return self._ask("PUT", _WEIGHTS, body=weights, headers=headers)
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, float] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    def rollback(self, revision: int, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Make the weights of an old revision a new one; gives the weights after it."""
+        body = {"revision": revision}
+        return self._ask("POST", f"{_WEIGHTS}/rollback", body=body, headers=headers)
+
+    def unpin(self, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Clear a pin; gives the weights after it."""
+        return self._ask("DELETE", f"{_WEIGHTS}/pins/{quote(name)}", headers=headers)
+
+    def history(self, limit: int, before: int | None = None) -> dict[str, Any]:
+        """The newest `limit` entries of the audit log, or the newest below revision `before`."""
+        below = "" if before is None else f"&before={before}"
+        return self._ask("GET", f"{_WEIGHTS}/history?limit={limit}{below}")
+
+    def lease(self, run_id: str, group: str, step: int | None = None) -> dict[str, Any]:
+        """The lease on a group of the run: the same for all who ask."""
+        body: dict[str, Any] = {"run_id": run_id, "group": group}
+        return self._ask("POST", _LEASES, body=body if step is None else body | {"step": step})
+
+    def changes(self, last: int | None = None) -> Iterator[dict[str, Any]]:
+        """The weights now and after every change, for as long as the connection holds.
+
+        Args:
+            last: the revision that is known: all later ones are given, and not the newest anew.
+
+        Ends when the server ends the stream. Raises `NoAnswer` where the connection is lost.
+        """
         import json
 
         import httpx
 
-        sent = {**self._headers, **(headers or {})}
-        content = None
-        if body is not None:
-            content = json.dumps(body)  # NaN and all: what is a weight is for the server to say
-            sent["Content-Type"] = "application/json"
+        from verl_core.control.sse import data_of
+
+        known = {} if last is None else {"Last-Event-ID": str(last)}
+        with self._connection(timeout=httpx.Timeout(_SECONDS, read=_SILENCE_SECONDS)) as client:
+            url = f"{self.url}{_WEIGHTS}/events"
+            with client.stream("GET", url, headers={**self._headers, **known}) as answer:
+                if not answer.is_success or "event-stream" not in answer.headers["content-type"]:
+                    answer.read()
+                    self._read(answer)
+                    raise self._strange(answer)
+                for data in data_of(answer.iter_lines()):
+                    yield json.loads(data)
+
+    @contextmanager
+    def _connection(self, timeout: Any = _SECONDS) -> Iterator[httpx.Client]:
+        """A connection for one exchange; raises `ConfigError` and `NoAnswer` where it fails."""
+        import httpx
+
         try:
             # A proxy from the environment has no way to this machine's own loopback.
             with httpx.Client(
-                timeout=_SECONDS, trust_env=not self._is_local, verify=self._is_tls
+                timeout=timeout, trust_env=not self._is_local, verify=self._is_tls
             ) as client:
-                answer = client.request(method, self.url + path, content=content, headers=sent)
+                yield client
         except (httpx.InvalidURL, UnicodeError) as error:  # such as a host's name of 100 letters
             raise _no_address(self.url) from error
         except httpx.HTTPError as error:
@@ -96,6 +131,24 @@ class ControlClient:
                 f"no control plane answers at {self.url}: {error or type(error).__name__}",
                 f"start a run, or name its address: --url, or {URL_VARIABLE}",
             ) from error
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        import json
+
+        sent = {**self._headers, **(headers or {})}
+        content = None
+        if body is not None:
+            content = json.dumps(body)  # NaN and all: what is a weight is for the server to say
+            sent["Content-Type"] = "application/json"
+        with self._connection() as client:
+            answer = client.request(method, self.url + path, content=content, headers=sent)
         return self._read(answer)
 
     def _read(self, answer: httpx.Response) -> dict[str, Any]:
@@ -106,14 +159,19 @@ class ControlClient:
         if answer.is_success and isinstance(found, dict) and "run_id" in found:
             return found
         if not isinstance(found, dict) or not isinstance(found.get("detail"), str):
-            raise NoAnswer(
-                f"{self.url} answers (HTTP {answer.status_code}), but not as a control plane",
-                f"another program may listen there: name the run's address with --url or"
-                f" {URL_VARIABLE}",
-            )
+            raise self._strange(answer)
+        if answer.status_code in (429, 503):
+            raise NoAnswer(f"{self.url} is busy: {found['detail']}", "try again in a moment")
         if answer.status_code >= 500:
             raise NoAnswer(f"{self.url} failed: {found['detail']}", "its log says more")
         raise _refusal(answer.status_code, found)
+
+    def _strange(self, answer: httpx.Response) -> NoAnswer:
+        return NoAnswer(
+            f"{self.url} answers (HTTP {answer.status_code}), but not as a control plane",
+            f"another program may listen there: name the run's address with --url or"
+            f" {URL_VARIABLE}",
+        )
 
 
 def _parts_of(url: str) -> SplitResult:

@@ -178,7 +178,8 @@ class EventStream(Response):
 
 
 def _event(run_id: str, snapshot: WeightSnapshot) -> bytes:
-    data = json_text(weights_answer(run_id, snapshot))
+    # Readers of lines differ in what ends one; none of them is ASCII but those that JSON escapes.
+    data = json_text(weights_answer(run_id, snapshot), ascii_only=True)
     return f"id: {snapshot.revision}\ndata: {data}\n\n".encode()
 
 

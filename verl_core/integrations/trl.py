@@ -14,6 +14,7 @@ says what of a config TRL can carry, and what is refused.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +55,9 @@ def reward_functions(
             has; without it groups are unknown.
         asynchronous: make coroutine functions, which TRL runs beside each other.
         weights: live weights: the ``weights.db`` of a run, which ``verl-reward serve --state``
-            offers over HTTP, or (in one process only) the address of a control plane. One file a
-            training run: what a run scored a step with, it scores it with when it is resumed.
+            offers over HTTP, or the address of a control plane, which gives all processes the same
+            lease on a step. One file a training run: what a run scored a step with, it scores it
+            with when it is resumed.
         overrides: ``key=value`` that win over the YAML's.
 
     Raises:
@@ -72,7 +74,8 @@ def reward_functions(
     ):
         evaluation, more = _fitted(sets.evaluation, trainer, mode, training=False)
         notes += [f"in evaluation, {note}" for note in more]
-    plan = Plan(RewardSets(train, evaluation), trainer, mode, _live(weights, trainer, mode))
+    live = _live(weights, mode)
+    plan = Plan(RewardSets(train, evaluation), trainer, mode, live, secrets.token_hex(8))
     _check_evaluation(plan, sets)
     if os.environ.get("RANK", "0") == "0":
         say(TRAINER, notes)
@@ -107,7 +110,7 @@ def _made(plan: Plan, asynchronous: bool) -> TrlRewards:
     return TrlRewards(functions, [1.0 if m.is_gate else initial(m.setting()) for m in mounts])
 
 
-def _live(weights: str | Path | None, trainer: Trainer, mode: Mode) -> str | Path | None:
+def _live(weights: str | Path | None, mode: Mode) -> str | Path | None:
     if weights is None:
         return None
     if mode == "per_mount":
@@ -117,13 +120,6 @@ def _live(weights: str | Path | None, trainer: Trainer, mode: Mode) -> str | Pat
             hint="mode='fused' follows live weights",
         )
     if str(weights).startswith(("http://", "https://")):
-        if trainer.processes > 1:
-            raise ConfigError(
-                f"live weights from {weights}: {trainer.processes} processes would ask at different"
-                " moments, and could score one step by different weights",
-                hint="give the path of a weights.db that all of them see, and serve that with"
-                " verl-reward serve --state",
-            )
         return str(weights)
     return Path(weights)
 

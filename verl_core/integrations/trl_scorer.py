@@ -29,12 +29,16 @@ _WAITING = 8  # tables that wait for further functions; AsyncGRPO scores several
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a process needs to score; it pickles."""
+    """All that a process needs to score; it pickles.
+
+    `session` names this start of this training: see `RemoteWeights`.
+    """
 
     sets: RewardSets
     trainer: Trainer
     mode: Mode
     weights: str | Path | None
+    session: str
 
     @property
     def penalties(self) -> Mapping[str, float]:
@@ -233,7 +237,7 @@ class Scorer:
             return RewardEngine.from_config(sets.train, store_path=live, store_shared=True)
         if isinstance(live, str):
             rewards = frozenset(m.name for m in sets.train.mounts if not m.is_gate)
-            self._remote = RemoteWeights(live, rewards)
+            self._remote = RemoteWeights(live, rewards, shared_session(self.plan))
         return RewardEngine.from_config(sets.train)
 
     def _lease(self, engine: RewardEngine, batch: RewardBatch) -> Lease | None:
@@ -241,7 +245,7 @@ class Scorer:
         if not batch.training:
             return self._frozen(engine, batch)
         if self._remote is not None:
-            revision, weights = self._remote.at(batch.step)
+            revision, weights = self._remote.at(batch.step)  # without a step: what is in force
             engine.check_weights(weights)
             return Lease(revision, weights, _generations(engine), batch.step)
         if not isinstance(self.plan.weights, Path):
@@ -258,6 +262,29 @@ class Scorer:
         mounts = [mount for mount in self.plan.sets.train.mounts if not mount.is_gate]
         weights = {mount.name: initial(mount.setting()) for mount in mounts}
         return Lease(0, weights, _generations(engine), batch.step)
+
+
+def shared_session(plan: Plan) -> str:
+    """The session of the plan that rank 0 has, in every process of the trainer. It is asked for by
+    all of them at once: each builds its engine in the first step that it scores.
+
+    Raises:
+        ConfigError: there are several processes, and they are not connected.
+    """
+    if plan.trainer.processes == 1 or plan.trainer.is_async:
+        return plan.session
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise ConfigError(
+            f"live weights from {plan.weights}: there are {plan.trainer.processes} processes, which"
+            " are not connected by torch.distributed, and cannot agree on whose lease they take",
+            hint="start them with accelerate or torchrun, or give the path of a weights.db that all"
+            " of them see",
+        )
+    sessions: list[Any] = [plan.session]
+    distributed.broadcast_object_list(sessions, src=0)
+    return str(sessions[0])
 
 
 def _generations(engine: RewardEngine) -> dict[str, int]:

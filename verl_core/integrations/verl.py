@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -243,7 +244,18 @@ def _engine(cfg: RunConfig, settings: Settings) -> tuple[RewardEngine, Sequence[
 
 def _leases(engine: RewardEngine) -> Leases:
     url = os.environ.get(URL_VARIABLE)
-    return Leases(ControlPlaneWeights(engine, url) if url else EngineWeights(engine))
+    return Leases(ControlPlaneWeights(engine, url, _session()) if url else EngineWeights(engine))
+
+
+def _session() -> str:
+    """Names this start of the training in all of its workers: what Ray calls its driver's job. A
+    namespace that nobody named is a random one, and a job's number is new in its cluster."""
+    import ray
+
+    if not ray.is_initialized():
+        return secrets.token_hex(8)
+    context = ray.get_runtime_context()
+    return f"{context.namespace} {context.get_job_id()}"
 
 
 def _is_first_worker() -> bool:

@@ -6,9 +6,8 @@ V1 trainer does), or of one prompt group. It takes them from one of three places
 - the config alone: every worker computes the same weights from the same schedules;
 - a ``weights.db`` file (`RewardEngine` with `store_path`): the first worker that asks for a step
   decides for all workers on machines that share the file, and after a restart too;
-- a control plane, ``VERL_REWARD_URL``: each worker reads the weights at each new step. Two workers
-  that read them on either side of a change differ until the next step: this is not a lease yet.
-  `ControlPlaneWeights.take` is where a lease goes that the control plane fixes by run and group.
+- a control plane, ``VERL_REWARD_URL``: the first worker that asks it for a step, or for a group
+  where there is no step, decides for all workers, wherever they run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from verl_core.rewards.lease import Lease
 
 #: Leases that are remembered: steps, or prompt groups, under way at once.
 _KEPT = 4096
-#: Without a step to go by, the control plane is asked at most so often, in seconds.
+#: Without a step or a group to go by, the control plane is asked at most so often, in seconds.
 _AGE = 1.0
 
 
@@ -85,14 +84,15 @@ class EngineWeights:
 
 
 class ControlPlaneWeights:
-    """Weights of a run that is served elsewhere, read with ``GET /api/v1/reward/weights``.
+    """Weights of a run that is served elsewhere: its leases, ``POST /api/v1/reward/leases``.
 
-    A control plane that does not answer when the first lease is taken is an error. Later on the
-    weights that were read last serve on, with a warning: every row's ``weights/revision`` tells.
+    A control plane that does not answer when this is made is an error. Later on the weights that
+    were read last serve on, with a warning: every row's ``weights/revision`` tells.
 
     Args:
         engine: its mounts must be those of the run that is served.
         url: the control plane's address.
+        session: the same in all workers of this training, and in no other: see `RemoteWeights`.
 
     Raises:
         ConfigError: the run that is served has other mounts, or weights that the fusion policy
@@ -100,23 +100,24 @@ class ControlPlaneWeights:
         VerlRewardError: no control plane answers.
     """
 
-    def __init__(self, engine: RewardEngine, url: str) -> None:
+    def __init__(self, engine: RewardEngine, url: str, session: str) -> None:
         self._engine = engine
         mounts = {name for name, mount in engine.mounts.items() if mount.role == "reward"}
-        self._remote = RemoteWeights(url, frozenset(mounts))
-        self._lease = self._read(None)
+        self._remote = RemoteWeights(url, frozenset(mounts), session)
+        self._lease = self._read(None, None)
         self._read_at = time.monotonic()
 
     def take(self, step: int | None, group: Hashable | None) -> Lease:
-        """The weights in force, scheduled ones at `step`."""
-        if step is None and time.monotonic() - self._read_at < _AGE:
-            return self._lease
-        self._lease = self._read(step)
-        self._read_at = time.monotonic()
+        """The step's lease, scheduled weights as they are at it; without a step the group's."""
+        if step is not None or group is not None:
+            return self._read(step, group)
+        if time.monotonic() - self._read_at >= _AGE:
+            self._lease = self._read(None, None)
+            self._read_at = time.monotonic()
         return self._lease
 
-    def _read(self, step: int | None) -> Lease:
-        revision, weights = self._remote.at(step)
+    def _read(self, step: int | None, group: Hashable | None) -> Lease:
+        revision, weights = self._remote.at(step, group)
         self._engine.check_weights(weights)
         generations = {name: mount.generation for name, mount in self._engine.mounts.items()}
         return Lease(revision, weights, generations, step)
