@@ -97,7 +97,7 @@ class Checkout:
     """A folder like a checkout, in which a document's blocks are run one after the other."""
 
     def __init__(self, folder: Path, model: Path, url: Callable[[], str], capture: Any) -> None:
-        self.folder, self.model, self.url, self.capture = folder, model, url, capture
+        self.folder, self.model, self.shared, self.capture = folder, model, url, capture
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name not in ("examples", "runs"):
                 (folder / path.name).symlink_to(path)
@@ -110,6 +110,7 @@ class Checkout:
         self.has_trained = False
         self.elsewhere = elsewhere.Elsewhere(ROOT, folder)
         self.openrlhf: Serving | None = None
+        self.served: Serving | None = None
 
     def run(self, document: Path) -> None:
         """Write the files that a document names, then run all of its blocks."""
@@ -134,6 +135,16 @@ class Checkout:
         """End what the document's commands left running."""
         if self.openrlhf is not None:
             self.openrlhf.stop()
+        self._end_served()
+
+    def url(self) -> str:
+        """The control plane that commands ask: what the document has started, else a shared one."""
+        return self.shared() if self.served is None else self.served.url
+
+    def _end_served(self) -> None:
+        served, self.served = self.served, None
+        if served is not None:
+            assert served.stop() == 0, self.place
 
     # -- blocks ------------------------------------------------------------------------------
 
@@ -154,7 +165,10 @@ class Checkout:
         if self.elsewhere.is_python(block.text):
             self.elsewhere.python(block.text)
             return
-        said = self._process(sys.executable, "-c", block.text)
+        text = block.text
+        if DEFAULT_URL in text:
+            text = text.replace(DEFAULT_URL, self.url())
+        said = self._process(sys.executable, "-c", text)
         if following and following.language == "text" and following.gap.strip() in ("", "prints"):
             assert said == following.text, block.place
 
@@ -262,7 +276,10 @@ class Checkout:
             return
         self._process(sys.executable, *words)
 
-    def command_curl(self, *words: str) -> dict[str, Any]:
+    def _lines(self, *words: str) -> list[str]:
+        return self._process(*words).splitlines()
+
+    def command_curl(self, *words: str) -> Any:
         if shutil.which("curl") is None:
             pytest.skip("curl is not installed")
         if any(word.startswith(OPENRLHF_URL + "/") for word in words):
@@ -271,14 +288,21 @@ class Checkout:
         else:
             assert any(word.startswith(DEFAULT_URL + "/") for word in words), self.place
             words = tuple(word.replace(DEFAULT_URL, self.url()) for word in words)
-        answer: dict[str, Any] = json.loads(self._process("curl", "-sS", *words))
-        return answer
+        answer: Any = [json.loads(line) for line in self._lines("curl", "-sS", *words)]
+        return answer[0] if len(answer) == 1 else answer
 
-    def _answered(self, answer: dict[str, Any], following: Any) -> None:
+    def _answered(self, answer: Any, following: Any) -> None:
         """A refusal must be announced: the next block is the answer, but for the run's name, and
         with numbers that may be rounded."""
-        told = json.loads(following.text) if following and following.language == "json" else None
-        if told is None:
+        told = None
+        if following and following.language == "json":
+            lines = following.text.splitlines() if isinstance(answer, list) else [following.text]
+            told = [json.loads(line) for line in lines]
+            assert isinstance(answer, list) or len(told) == 1, self.place
+            told = told if isinstance(answer, list) else told[0]
+        if isinstance(answer, list):
+            assert blocks.rounded(answer) == told, self.place
+        elif told is None:
             assert "revision" in answer, f"{self.place}: {answer}"
         else:
             assert blocks.rounded(answer) | {"run_id": ""} == told | {"run_id": ""}, self.place
@@ -286,8 +310,9 @@ class Checkout:
     def command_verl_reward(self, *words: str) -> str:
         """Run in this process. A run that trains is made small, and after a document's first one
         the others are checked only, but for those that resume."""
-        if words[0] == "serve":
-            assert Serving.control_plane(self.folder, words[1:]).stop() == 0, self.place
+        if words[0] == "serve":  # and what follows is asked of it
+            self._end_served()
+            self.served = Serving.control_plane(self.folder, words[1:])
             return ""
         if words[0] == "weights":
             words = (*words, "--url", self.url())
