@@ -29,7 +29,7 @@ from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, VerlRewardError, did_you_mean
 from verl_reward_sdk.protocols import Bools, Floats
 from verl_reward_sdk.provider import RewardProvider
-from verl_reward_sdk.result import RewardResult
+from verl_reward_sdk.result import RewardResult, plain_scores
 
 logger = logging.getLogger(__name__)
 
@@ -271,6 +271,10 @@ class Mount:
         return placed
 
     def _checked(self, value: object, batch: RewardBatch) -> Answer:
+        if self.role == "reward":
+            plain = plain_scores(value, len(batch), self.score_range)
+            if plain is not None:
+                return Answer(plain, np.zeros(len(plain), dtype=np.int8))
         result = RewardResult.of(value, provider=self._who)
         scores, scored = result.checked(
             provider=self._who, n=len(batch), score_range=self.score_range

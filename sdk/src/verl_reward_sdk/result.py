@@ -27,6 +27,24 @@ Severity = Literal["none", "penalty", "veto", "skip"]
 SEVERITIES: tuple[str, ...] = get_args(Severity)
 
 
+_FLOAT = frozenset({float})
+
+
+def plain_scores(
+    answer: object, n: int, score_range: tuple[float, float]
+) -> npt.NDArray[np.float64] | None:
+    """(n,) float64 of an answer that is a list of n floats, all finite and in range, as most are;
+    None for any other, which `RewardResult.of` and `checked` read or refuse."""
+    if type(answer) is not list or len(answer) != n or not n or set(map(type, answer)) != _FLOAT:
+        return None
+    scores = np.array(answer)
+    low, high = score_range
+    least, greatest = float(scores.min()), float(scores.max())
+    largest = sys.float_info.max
+    # NaN is not in any range.
+    return scores if max(low, -largest) <= least and greatest <= min(high, largest) else None
+
+
 @dataclass(frozen=True, eq=False)
 class RewardResult:
     """Scores of B rows.
