@@ -3,8 +3,8 @@
 One server process each, one client process that keeps `--clients` requests under way: 64 short rows
 and three mounts that count characters. The peer is a FastAPI handler on the same uvicorn that
 validates the same body with the same model, calls the same three functions in a row, and returns a
-list of their sums: no weights, leases, statuses or limits. The two take turns, on one core each where
-there are two.
+list of their sums: no weights, leases, statuses or limits. The two take turns; servers have one
+core, and the client another, where there are two.
 
     python benchmarks/score_endpoint.py [--json] [--rows N] [--clients N] [--seconds S] [--turns N]
 """
@@ -62,7 +62,7 @@ def main(
 
 
 def figures(found: dict[str, list[list[float]]]) -> list[Figure]:
-    """Throughput and latencies of turns: name -> turn -> ``[seconds of the turn, each request's]``."""
+    """Throughput and latencies; name -> turn -> ``[seconds of the turn, each request's]``."""
 
     def median(name: str, of: Callable[[list[float]], float]) -> float:
         return statistics.median(of(turn) for turn in found[name])
@@ -162,7 +162,7 @@ def serve_peer(folder: Path, port: int) -> None:
 
 
 async def ask(port: int, path: str, body: bytes, clients: int, seconds: float) -> list[float]:
-    """``[seconds it took, seconds of each request]`` of so many clients that ask without a pause."""
+    """``[seconds it took, seconds of each request]``: so many clients ask without a pause."""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"

@@ -83,7 +83,9 @@ def test_rows_are_counted_over_all_requests(scorer: Start, held: Path) -> None:
 
 def test_a_client_that_goes_away_frees_its_place(scorer: Start, held: Path) -> None:
     server = scorer(SLOW, scoring=ScoringLimits(requests=4))
-    for connection in _asked(server, 4):
+    waiting = _asked(server, 4)
+    _until(lambda: server.admission.requests == 4)
+    for connection in waiting:
         connection.close()
     _until(lambda: server.admission.requests == 0)
     held.unlink()

@@ -78,7 +78,8 @@ async def _answer(service: ScoreService, request: Request) -> Response:
         rows = Rows.of(asked.rows)
         refuse(rows, service.reads)
         place.take(len(rows))
-        lease = await service.lease(asked)
+        named = asked.lease is not None or asked.group is not None
+        lease = await service.lease(asked) if named else None
         content = await service.score(
             rows,
             lease,
@@ -86,7 +87,7 @@ async def _answer(service: ScoreService, request: Request) -> Response:
             size=len(body),
             timeout=asked.timeout,
             receive=request.receive,
-            then=lambda table: answer_of(table, service.state.run_id, explain=asked.explain),
+            then=lambda part: answer_of(part, rows, service.state.run_id, explain=asked.explain),
         )
     return Response(content, headers=_HEADERS, media_type="application/json")
 

@@ -17,6 +17,7 @@ from verl_core.control.problem import Problem
 from verl_core.control.scoring.admission import Admission, ScoringLimits
 from verl_core.control.scoring.aside import Aside
 from verl_core.control.scoring.batch import Rows, batch_of, invalid
+from verl_core.control.scoring.joined import Joiner, Part
 from verl_core.control.scoring.models import ScoreOptions
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.table import RewardTable
@@ -51,6 +52,7 @@ class ScoreService:
         self._is_inline = not self.limits.aside and all(
             mount.execution == "inline" and not mount.blocks for mount in mounts
         )
+        self._joiner = Joiner(self.engine, self._lease_now, self._own_lease)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -73,7 +75,7 @@ class ScoreService:
             raise Problem(409, "cannot-score", why)
 
     async def lease(self, options: ScoreOptions) -> Lease:
-        """What the request is scored under.
+        """What a stream is scored under, or a request that names a lease or a group.
 
         Raises:
             LeaseEnded, NoLease, TooManyLeases: of the book.
@@ -84,28 +86,36 @@ class ScoreService:
         return await asyncio.to_thread(held_lease, self.state, options.lease, options.group)
 
     async def _own_lease(self) -> Lease:
+        return self._lease_now() or await asyncio.to_thread(self._lease_then)
+
+    def _lease_now(self) -> Lease | None:
+        """A lease of its own; None where the loop would have to wait for it: while a change of the
+        weights is written, or until a changed file is loaded."""
         store = self.engine.store
         if store is not None and store.path is not None and not store.look():
-            await asyncio.to_thread(store.refresh)  # a change is being written: see it whole
-        # A lease may wait until a changed file is loaded; the loop must not.
-        if getattr(self.engine, "quiet", True):
-            return self.engine.lease()
-        return await asyncio.to_thread(self.engine.lease)
+            return None
+        return self.engine.lease() if getattr(self.engine, "quiet", True) else None
+
+    def _lease_then(self) -> Lease:
+        if self.engine.store is not None:
+            self.engine.store.refresh()
+        return self.engine.lease()
 
     async def score(
         self,
         rows: Rows,
-        lease: Lease,
+        lease: Lease | None,
         *,
         training: bool,
         size: int,
         timeout: float | None,
         receive: Receive | None,
-        then: Callable[[RewardTable], T],
+        then: Callable[[Part], T],
     ) -> T:
         """Score the rows, which have been checked, and give what `then` makes of the table.
 
         Args:
+            lease: None: one of its own.
             size: bytes that they came in.
             timeout: seconds; the server's deadline where it is None or longer.
             receive: the request's, for a client that leaves; None: nobody listens there.
@@ -117,12 +127,16 @@ class ScoreService:
         reads = self.reads
         if self._is_inline and len(rows) <= _QUICK_ROWS and size <= _QUICK_BYTES:
             with told():
+                if lease is None and not training:
+                    return then(await self._joiner.score(rows))
                 batch = batch_of(rows, reads, training=training)
-                return then(self.engine.score(batch, lease=lease))
+                held = lease or await self._own_lease()
+                return then(_whole(self.engine.score(batch, lease=held)))
+        held = lease or await self._own_lease()
 
         async def work() -> T:
             batch = batch_of(rows, reads, training=training)
-            return then(await self.engine.ascore(batch, lease=lease))
+            return then(_whole(await self.engine.ascore(batch, lease=held)))
 
         with told():
             return await self._until(work, timeout, receive)
@@ -197,6 +211,10 @@ def held_lease(state: ControlState, identifier: str | None, group: str | None) -
         assert group is not None
         identifier = state.leases.give(state.run_id, group).id
     return state.leases.get(identifier)
+
+
+def _whole(table: RewardTable) -> Part:
+    return Part(table, 0, len(table))
 
 
 async def _gone(receive: Receive) -> None:

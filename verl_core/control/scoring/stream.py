@@ -22,10 +22,10 @@ from verl_core.control.media import NDJSON
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import encoded, rows_of
 from verl_core.control.scoring.batch import Rows, errors_of, invalid, wrong_rows
+from verl_core.control.scoring.joined import Part
 from verl_core.control.scoring.models import ScoreOptions, ScoreRow
 from verl_core.control.scoring.service import ScoreService
 from verl_core.rewards.lease import Lease
-from verl_core.rewards.table import RewardTable
 
 _LARGEST_LINE = 1 << 20
 _SLICE_BYTES = 1 << 20
@@ -205,8 +205,9 @@ class _Stream:
             return {line: _line(line, error) for line in numbers}
         return dict(zip(numbers, told, strict=True))
 
-    def _written(self, table: RewardTable) -> list[bytes]:
-        return [encoded(row) for row in rows_of(table, explain=self._options.explain)]
+    def _written(self, part: Part) -> list[bytes]:
+        ids = part.table.sample_ids
+        return [encoded(row) for row in rows_of(part, ids, explain=self._options.explain)]
 
 
 def _error(status: int, kind: str, detail: str, **more: Any) -> dict[str, Any]:
