@@ -25,6 +25,8 @@ from contextlib import redirect_stdout
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import typer
 from figures import Figure, show, warn_if_busy
@@ -93,6 +95,7 @@ def measure(
 ) -> dict[str, list[list[float]]]:
     """Serve both, and ask them in turn."""
     context = multiprocessing.get_context("spawn")
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     ports = {"ours": _free_port(), "peer": _free_port()}
     paths = {"ours": "/api/v1/reward/score", "peer": "/score"}
     servers: list[BaseProcess] = [
@@ -115,27 +118,26 @@ def measure(
         for server in servers:
             server.terminate()
             server.join()
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)
 
 
 # -- the two servers -----------------------------------------------------------------------------
 
 
 def serve_ours(folder: Path, port: int) -> None:
-    """What ``verl-reward serve`` runs, with one worker."""
-    from verl_core.control import ControlServer, ControlState
-    from verl_core.integrations.fitting import read_rewards
-    from verl_core.rewards import RewardEngine
+    """``verl-reward serve`` with one worker."""
+    from verl_core.cli.main import main as verl_reward
 
     _take_core(0)
     sys.path.insert(0, str(folder))
-    engine = RewardEngine.from_config(
-        read_rewards(folder / "run.yaml").train, store_path=folder / "weights.db"
-    )
-    engine.setup()
-    assert engine.store is not None
-    state = ControlState(run_id="bench", store=engine.store, engine=engine)
-    ControlServer(state, port=port).start()
-    time.sleep(3600)
+    os.environ.pop("VERL_REWARD_TOKEN", None)
+    config = folder / "run.yaml"
+    (folder / "data.jsonl").write_text('{"prompt": ""}\n', "utf-8")
+    with config.open("a", encoding="utf-8") as file:
+        file.write("model: {path: none/needed}\ndata: {train: data.jsonl}\n")
+    with redirect_stdout(sys.stderr):
+        verl_reward(["serve", str(config), f"server.port={port}", "--state", str(folder / "state")])
 
 
 def serve_peer(folder: Path, port: int) -> None:
@@ -215,13 +217,18 @@ def _free_port() -> int:
 
 
 def _wait_for(port: int) -> None:
+    """Return when it answers, and where there is a /readyz is ready."""
     for _ in range(600):
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
+            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+                return
+        except HTTPError as error:
+            if error.code == 404:
+                return
         except OSError:
-            time.sleep(0.1)
-    raise SystemExit(f"nothing listens on port {port}")
+            pass
+        time.sleep(0.1)
+    raise SystemExit(f"nothing is ready on port {port}")
 
 
 def _take_core(which: int) -> None:

@@ -243,14 +243,20 @@ def test_a_stream_is_one_lease(scorer: Start) -> None:
     server = scorer(scoring=ScoringLimits(slice_rows=10))
     store = server.engine.store
     assert store is not None
+    has_begun = threading.Event()
 
     def lines() -> Iterator[bytes]:
         for number in range(100):
             if number == 50:
+                assert has_begun.wait(30)
                 store.update({"b": 0.0}, author="t")
             yield _row(response="a")
 
-    assert {row["fused"] for row in _stream(server, lines())} == {3.0}
+    found = []
+    for row in _stream(server, lines()):
+        has_begun.set()
+        found.append(row["fused"])
+    assert found == [3.0] * 100
     assert fused(server.score("a")) == [1.0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import secrets
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from verl_core.control.scoring.admission import ScoringLimits
     from verl_core.rewards import RewardEngine
     from verl_core.rewards.build import NodeFactory
+    from verl_core.trainer.interrupt import Heard
 
 _LINGER_SECONDS = 1.0
 _KILL_SECONDS = 5.0  # beyond the grace, for closing providers
@@ -70,12 +72,12 @@ def command(
 
     given = [*(overrides or ()), *(() if workers is None else (f"server.workers={workers}",))]
     cfg = load_run_config(config, given)
-    with steady_streams(), stops_raise():
+    with steady_streams(), stops_raise() as heard:
         path = _folder(cfg, state) / "weights.db"
         if cfg.server.workers == 1:
-            _serve(cfg, path)
+            _serve(cfg, path, heard)
         else:
-            _supervise(cfg, path, config, given)
+            _supervise(cfg, path, config, given, heard)
 
 
 def _folder(cfg: RunConfig, state: Path | None) -> Path:
@@ -167,6 +169,7 @@ class Serving:
                 stack.enter_context(server)
                 self._told_loading(listener)
             self.engine.setup()
+            _settle()
             self.status["loaded"] = True
             if not early:
                 stack.enter_context(server)
@@ -210,6 +213,13 @@ class Serving:
         )
 
 
+def _settle() -> None:
+    """Take what was loaded out of the collector's sight: it stays as long as the process, and
+    looking through it again and again would hold requests up for 100 ms at a time."""
+    gc.collect()
+    gc.freeze()
+
+
 def scoring_limits(cfg: RunConfig) -> ScoringLimits:
     """What ``server:`` allows scoring to take."""
     from verl_core.control.scoring.admission import ScoringLimits
@@ -233,7 +243,7 @@ def _connection_limits(cfg: RunConfig) -> Limits:
     )
 
 
-def _serve(cfg: RunConfig, path: Path) -> None:
+def _serve(cfg: RunConfig, path: Path, heard: Heard) -> None:
     from verl_core.cli.display import console
 
     serving = Serving(cfg, path)
@@ -244,7 +254,7 @@ def _serve(cfg: RunConfig, path: Path) -> None:
         assert serving.engine.store is not None
         try:  # a signal may come as soon as the first word is out
             _announce(serving.engine.store.run_id, serving.server.url, path)
-            serving.server.wait()
+            serving.server.wait(heard.check)
         except KeyboardInterrupt:
             serving.status["draining"] = True
             console().print(
@@ -269,7 +279,9 @@ def _announce(run_id: str, url: str, path: Path, workers: int = 1) -> None:
     )
 
 
-def _supervise(cfg: RunConfig, path: Path, config: Path, overrides: list[str]) -> None:
+def _supervise(
+    cfg: RunConfig, path: Path, config: Path, overrides: list[str], heard: Heard
+) -> None:
     """Serve with several workers; this process only watches them."""
     from verl_core.cli.display import console
     from verl_core.cli.serve_worker import digest_of
@@ -316,7 +328,7 @@ def _supervise(cfg: RunConfig, path: Path, config: Path, overrides: list[str]) -
         count = f"{len(serving.engine.mounts)} mounts in {server.workers} workers"
         out.print(f"Loading {count}; {url} answers", highlight=False, markup=False)
         try:
-            supervisor.run(lambda: _announce(run_id, url, path, server.workers))
+            supervisor.run(lambda: _announce(run_id, url, path, server.workers), heard.check)
         except KeyboardInterrupt:
             out.print(f"Stopping: finishing what is under way, {server.drain:g} s at most.")
 

@@ -61,7 +61,7 @@ def work(part: Mapping[str, Any]) -> None:
     from verl_core.trainer.interrupt import stops_raise
 
     config = Path(part["config"])
-    with stops_raise(), ExitStack() as stack:
+    with stops_raise() as heard, ExitStack() as stack:
         listener = adopt(part["listener"])
         status: dict[str, Any] = {"ready": False}
         link = Link(socket.socket(fileno=part["link"]), status)
@@ -77,7 +77,7 @@ def work(part: Mapping[str, Any]) -> None:
             serving.listen(stack, listener=listener, cluster=status, early=part["early"])
             link.say_ready()
             assert serving.server is not None
-            serving.server.wait()
+            serving.server.wait(heard.check)
         except KeyboardInterrupt:
             serving.status["draining"] = True
 

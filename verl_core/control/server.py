@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -46,6 +47,10 @@ class _Server(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return made
+
+
+def _nothing() -> None:
+    """To check."""
 
 
 def _waiting(listener: socket.socket) -> list[socket.socket]:
@@ -140,14 +145,17 @@ class ControlServer:
             time.sleep(0.005)
         self._socket.listen(BACKLOG)  # uvicorn lets no more wait than it takes at once
 
-    def wait(self) -> None:
+    def wait(self, check: Callable[[], object] = _nothing) -> None:
         """Return only by an exception: a signal's, or that the server has ended by itself.
+
+        Args:
+            check: called once a second; what it raises ends the waiting.
 
         Raises:
             VerlRewardError: it has.
         """
         while not self._ended.wait(1.0):  # with a limit: Ctrl-C comes through on Windows too
-            pass
+            check()
         raise VerlRewardError(f"the control plane at {self.url} has ended: {self._failure}")
 
     def stop(self) -> None:

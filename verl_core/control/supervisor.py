@@ -73,15 +73,17 @@ class Supervisor:
         self._begun = False  # all were ready once
         self._told: dict[str, Any] = {}
 
-    def run(self, on_ready: Callable[[], object]) -> None:
+    def run(self, on_ready: Callable[[], object], check: Callable[[], object]) -> None:
         """Return only by an exception: a signal's, or `VerlRewardError` where no worker can start.
 
         Args:
             on_ready: called once, when all are.
+            check: called now and then; what it raises ends this.
         """
         for worker in self._workers:
             self._start(worker)
         while True:
+            check()
             for key, _ in self._selector.select(self._pause()):
                 self._hear(key.data)
             for worker in self._workers:

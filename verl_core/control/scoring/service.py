@@ -86,7 +86,8 @@ class ScoreService:
         return await asyncio.to_thread(held_lease, self.state, options.lease, options.group)
 
     async def _own_lease(self) -> Lease:
-        return self._lease_now() or await asyncio.to_thread(self._lease_then)
+        found = self._lease_now()
+        return await asyncio.to_thread(self._lease_then) if found is None else found
 
     def _lease_now(self) -> Lease | None:
         """A lease of its own; None where the loop would have to wait for it: while a change of the
