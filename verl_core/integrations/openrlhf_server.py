@@ -9,10 +9,12 @@ or a route in an application that there is already, such as the control plane's:
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from asyncio import to_thread
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import logging
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -21,25 +23,36 @@ from starlette.responses import JSONResponse, Response
 from verl_core.config.rewards import RewardsConfig
 from verl_core.control.answers import problems
 from verl_core.control.body import json_object
+from verl_core.control.guard import Guard
 from verl_core.control.problem import Problem, install_handlers, key_error
 from verl_core.control.scoring.service import ScoreService
 from verl_core.integrations.fitting import read_rewards
-from verl_core.integrations.openrlhf import OpenRlhfReward, Source, fitted
+from verl_core.integrations.openrlhf import LABEL, OpenRlhfReward, Source, fitted
 from verl_core.integrations.openrlhf_texts import Texts
 from verl_core.rewards.engine import RewardEngine
-from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, VerlRewardError
+
+logger = logging.getLogger(__name__)
+
+#: OpenRLHF sends a micro-batch of texts at once: some thousand of the longest that models read.
+MAX_BODY = 64 << 20
+#: Seconds for which a failed attempt to load answers requests, so that none waits for its own.
+_PAUSE = 5.0
 
 
 def reward_router(
     source: Source,
     *,
     tokenizer: Any = None,
-    label: str = "ground_truth",
+    label: str = LABEL,
     engine: RewardEngine | None = None,
     path: str = "/get_reward",
     overrides: Sequence[str] = (),
 ) -> APIRouter:
     """``POST {query, prompts, labels}``, as OpenRLHF sends it, in an application that is there.
+
+    Tokenizer and providers are loaded when the application starts. Where that fails, the log says
+    why, and so does the 503 of every request until one of them finds that it can be done.
 
     Args:
         engine: the one that serves `source` already, so that its live weights hold here too;
@@ -50,13 +63,17 @@ def reward_router(
     Raises:
         ConfigError: as `reward_function`; or no answer could be there within OpenRLHF's 180 s.
     """
-    rewards = read_rewards(source, overrides).train
-    reward = OpenRlhfReward(fitted(rewards, http=True), Texts(tokenizer), label, engine=engine)
+    texts = Texts(tokenizer)
+    rewards = fitted(read_rewards(source, overrides), label, http=True)
+    reward = OpenRlhfReward(rewards, texts, label, engine=engine)
+    loading = _Loading(reward)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
+        with suppress(Problem):  # it was logged, and every request will say it
+            await loading.ready()
         yield
-        await to_thread(reward.close)
+        await asyncio.to_thread(reward.close)
 
     router = APIRouter(tags=["openrlhf"], lifespan=lifespan)
 
@@ -67,7 +84,9 @@ def reward_router(
         Each request is scored under a lease of its own. An answer of 503 is one that OpenRLHF asks
         for again, up to five times.
         """
-        return await _answered(request, reward)
+        queries, prompts, labels = _fields(await json_object(request))
+        await loading.ready()
+        return await _answered(reward, queries, prompts, labels)
 
     return router
 
@@ -84,7 +103,7 @@ def served_router(service: ScoreService, rewards: RewardsConfig, path: str) -> A
         return OpenRlhfReward(
             fitted(rewards, http=True),
             Texts(None),
-            "ground_truth",
+            LABEL,
             engine=service.engine,
             score=service.score_batch,
         )
@@ -95,17 +114,18 @@ def served_router(service: ScoreService, rewards: RewardsConfig, path: str) -> A
         `{rewards, scores, extra_logs}` out. A query is a prompt with the response behind it."""
         service.check_ready()
         try:
-            reward = await to_thread(made)
+            reward = await asyncio.to_thread(made)
         except ConfigError as error:
             raise Problem(409, "cannot-score", f"OpenRLHF cannot carry this: {error}") from error
-        return await _answered(request, reward)
+        queries, prompts, labels = _fields(await json_object(request))
+        return await _answered(reward, queries, prompts, labels)
 
     return router
 
 
-async def _answered(request: Request, reward: OpenRlhfReward) -> Response:
-    body = await json_object(request)
-    queries, prompts, labels = _fields(body)
+async def _answered(
+    reward: OpenRlhfReward, queries: list[str], prompts: list[str], labels: list[Any]
+) -> Response:
     try:
         return JSONResponse(await reward.answer(queries, prompts, labels))
     except RewardError as error:
@@ -114,12 +134,56 @@ async def _answered(request: Request, reward: OpenRlhfReward) -> Response:
         raise Problem(422, "invalid-request", str(error)) from error
 
 
-def reward_app(source: Source, **options: Any) -> FastAPI:
+class _Loading:
+    """Loads what scores, once; where that fails, one attempt answers all who wait for it."""
+
+    def __init__(self, reward: OpenRlhfReward) -> None:
+        self._reward = reward
+        self._lock = asyncio.Lock()
+        self._failed, self._until = "", 0.0
+
+    async def ready(self) -> None:
+        """Raise `Problem` (503) where it cannot be loaded."""
+        if self._reward.loaded:
+            return
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                self._failed = await self._load()
+                self._until = time.monotonic() + (_PAUSE if self._failed else 0.0)
+        if self._failed:
+            raise Problem(503, "not-loaded", self._failed, headers={"Retry-After": f"{_PAUSE:g}"})
+
+    async def _load(self) -> str:
+        """Why it cannot be loaded, or nothing."""
+        try:
+            await asyncio.to_thread(self._reward.engine)
+        except Exception as error:  # noqa: BLE001  (whatever it is, OpenRLHF is told in words)
+            named = isinstance(error, VerlRewardError)
+            said = str(error) if named else f"{type(error).__name__}: {error}"
+            logger.error("the rewards cannot be loaded: %s", said)
+            return f"the rewards cannot be loaded: {said}"
+        return ""
+
+
+def reward_app(
+    source: Source,
+    *,
+    allowed_hosts: Collection[str] = (),
+    max_body: int = MAX_BODY,
+    **options: Any,
+) -> FastAPI:
     """An application with `reward_router` alone, for ``uvicorn``; `options` are the router's.
 
-    It knows no token and no host names: let it listen on 127.0.0.1, or behind something that does.
+    OpenRLHF shows no token, so none is asked for: let it listen on 127.0.0.1, or where only the
+    trainer reaches it.
+
+    Args:
+        allowed_hosts: names under which it may be called, beside the loopback ones, this machine's
+            own, and the address at which a request arrives.
+        max_body: bytes of a request's body, counted as they come; a larger one is a 413.
     """
     app = FastAPI(title="verl-reward for OpenRLHF", docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, token=None, allowed_hosts=allowed_hosts, max_body=max_body)
     app.include_router(reward_router(source, **options))
     install_handlers(app, "openrlhf")
     return app

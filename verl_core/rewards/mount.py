@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from verl_core.rewards.execution import Call, Limits, Runner
 from verl_core.rewards.learner import Learner
 from verl_core.rewards.process_state import Culprit, kept, watch
 from verl_core.rewards.raised import is_interrupt, told
+from verl_core.rewards.row_words import failed_rows
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
 from verl_core.rewards.tokens import TokenRow, checked_token_scores
 from verl_reward_sdk.batch import RewardBatch
@@ -119,6 +121,15 @@ class Mount:
         """Whether `ask` and `read` may wait for a disk: a coroutine calls them in a thread."""
         return self.cache is not None and self.cache.blocks
 
+    @property
+    def room(self) -> int:
+        """How many calls it is worth to give it at once: those that can run, and as many behind
+        them, so that no worker waits for its next."""
+        workers = self.runner.describe()["workers"]
+        if self.config.host is not None and workers is not None:
+            workers = min(workers, self.config.host.concurrency)
+        return sys.maxsize if workers is None else 2 * workers
+
     def setup(self) -> None:
         """Load the provider. Raises whatever it raises."""
         if self.cache is not None:
@@ -212,6 +223,15 @@ class Mount:
 
     def read(self, call: Call, n: int, rows: Rows | None) -> Answer:
         """The ended `call` as a column of n rows; `rows` as they were asked."""
+        answer = self.answer(call, rows)
+        return answer if rows is None else _spread(answer, rows, n)
+
+    def answer(self, call: Call, rows: Rows | None) -> Answer:
+        """The ended `call` as a column of the rows that were asked.
+
+        Args:
+            rows: which they are, for messages; None: all there are.
+        """
         # The future's own callback may come later than whoever waited for it.
         self._ends.pop(call, _nothing)()
         split = call.split
@@ -224,7 +244,7 @@ class Mount:
             fresh = self._fresh(call, place if split.hits else rows) if len(split.ask) else None
             answer = self.cache.joined(split, fresh)
             answer.asked, answer.hits = len(answer.codes), split.hits
-        return answer if rows is None else _spread(answer, rows, n)
+        return answer
 
     def _fresh(self, call: Call, rows: Rows | None) -> Answer:
         """What the provider answered to `call`, which was about `rows` of the step's batch."""
@@ -251,7 +271,7 @@ class Mount:
                 row: without(reason, self._secrets) for row, reason in answer.reasons.items()
             }
         answer.seconds = call.seconds
-        self._record(answer, asked)
+        self._record(answer, rows)
         return answer
 
     def _placed(self, error: BaseException, rows: Rows | None) -> BaseException:
@@ -324,8 +344,8 @@ class Mount:
             )
         return None
 
-    def _record(self, answer: Answer, asked: int) -> None:
-        failed, _ = answer.failed_share()
+    def _record(self, answer: Answer, rows: Rows | None) -> None:
+        failed, asked = answer.failed_share()
         with self._lock:
             counters = self.counters
             counters.calls += 1
@@ -338,11 +358,11 @@ class Mount:
             if self._state in ("ready", "degraded"):
                 self._state = "degraded" if failed else "ready"
         if news:  # and not again for every batch: the table and the metrics carry each failure
+            which = np.flatnonzero(answer.codes == FAILED).tolist()
             logger.warning(
-                "mount %s: %d of %d rows failed: %s",
+                "mount %s: %s: %s",
                 self.name,
-                failed,
-                asked,
+                failed_rows(which, asked, None if rows is None else rows.tolist()),
                 answer.first_reason(),
                 # A traceback repeats the error's own words, where a secret may be.
                 exc_info=None

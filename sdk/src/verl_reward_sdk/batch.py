@@ -99,6 +99,7 @@ class RewardBatch:
         columns = {name: frozen(column) for name, column in self.columns.items()}
         object.__setattr__(self, "columns", MappingProxyType(columns))
         _check_unique(self.sample_ids)
+        _check_groups(self.group_ids or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -376,16 +377,35 @@ def _check_finish_reason(reasons: Sequence[Any]) -> None:
             )
 
 
+def _check_groups(ids: Sequence[Any]) -> None:
+    for row, group in enumerate(ids):
+        try:
+            hash(group)
+        except TypeError as error:
+            raise ContractError(
+                "a group id is a value that can be changed",
+                provider="batch",
+                row=row,
+                value=str(group)[:60],
+                bound="a text, a number or a tuple",
+            ) from error
+
+
 def _check_unique(ids: Sequence[str]) -> None:
     if len(set(ids)) != len(ids):
-        twice = next(one for one in ids if list(ids).count(one) > 1)
+        seen: set[str] = set()
+        twice = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
         raise ContractError(
             "a sample id stands twice", provider="batch", value=twice, bound="unique ids"
         )
 
 
 def _check_length(name: str, value: Any, n: int) -> None:
-    if isinstance(value, str) or len(value) != n:
+    if isinstance(value, str):
+        raise ContractError(
+            f"{name} is one text", provider="batch", value=value[:60], bound=f"{n} of them, a list"
+        )
+    if len(value) != n:
         raise ContractError(
             f"{name} has a wrong length", provider="batch", value=len(value), bound=f"{n} rows"
         )
