@@ -76,7 +76,11 @@ def fitted(sets: RewardSets, label: str, *, http: bool) -> RewardsConfig:
     """The training rewards as OpenRLHF can carry them; what was replaced is logged."""
     if sets.run is not None:
         refuse_run(sets.run)
-    rewards = sets.train
+    return carried(sets.train, label, http=http)
+
+
+def carried(rewards: RewardsConfig, label: str, *, http: bool) -> RewardsConfig:
+    """`rewards` as OpenRLHF can carry them; what was replaced is logged."""
     refuse_nodes(rewards, TRAINER)
     engine = RewardEngine.from_config(rewards)
     try:

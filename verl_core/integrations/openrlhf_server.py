@@ -27,7 +27,7 @@ from verl_core.control.guard import Guard
 from verl_core.control.problem import Problem, install_handlers, key_error
 from verl_core.control.scoring.service import ScoreService
 from verl_core.integrations.fitting import read_rewards
-from verl_core.integrations.openrlhf import LABEL, OpenRlhfReward, Source, fitted
+from verl_core.integrations.openrlhf import LABEL, OpenRlhfReward, Source, carried, fitted
 from verl_core.integrations.openrlhf_texts import Texts
 from verl_core.rewards.engine import RewardEngine
 from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, VerlRewardError
@@ -101,7 +101,7 @@ def served_router(service: ScoreService, rewards: RewardsConfig, path: str) -> A
     @functools.cache
     def made() -> OpenRlhfReward:
         return OpenRlhfReward(
-            fitted(rewards, http=True),
+            carried(rewards, LABEL, http=True),
             Texts(None),
             LABEL,
             engine=service.engine,
