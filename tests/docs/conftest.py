@@ -317,8 +317,8 @@ class Checkout:
         return found
 
     def _answered(self, answer: dict[str, Any], following: Any) -> None:
-        """A refusal must be announced: the next block is the answer, but for the names of run and lease,
-        and with numbers that may be rounded."""
+        """A refusal must be announced: the next block is the answer, but for the names of run and
+        lease, and with numbers that may be rounded."""
         told = json.loads(following.text) if following and following.language == "json" else None
         if told is None:
             assert "revision" in answer, f"{self.place}: {answer}"
