@@ -13,3 +13,6 @@ MAX_SCORE = 1e12
 MIN_TEMPERATURE = 1e-3
 #: Of torch's threads: beyond what a machine can start, they end the process without a word.
 MAX_THREADS = 1024
+#: Of a deadline or a pause of a mount: a week. The operating system's own clocks, which wait for it,
+#: overflow somewhere beyond 2^31 ms.
+MAX_SECONDS = 604_800.0

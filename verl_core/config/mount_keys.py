@@ -10,12 +10,12 @@ from typing_extensions import Self
 
 from verl_core.config.base import Items, LocalPath, Model, Pair
 from verl_core.config.condition import ConditionError, parse_condition
-from verl_core.config.limits import MAX_SCORE
+from verl_core.config.limits import MAX_SCORE, MAX_SECONDS
 from verl_core.config.names import composed
 from verl_core.config.problems import Finding, refuse
 from verl_core.config.weight import Weight
 
-Seconds = Annotated[float, Field(gt=0.0)]
+Seconds = Annotated[float, Field(gt=0.0, le=MAX_SECONDS)]
 
 
 class Threshold(Model):
