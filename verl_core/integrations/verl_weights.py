@@ -12,6 +12,8 @@ V1 trainer does), or of one prompt group. It takes them from one of three places
 
 from __future__ import annotations
 
+import secrets
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -81,6 +83,16 @@ class EngineWeights:
         if step is None and self._engine.store is not None:
             self._engine.store.refresh()
         return self._engine.lease(step)
+
+
+def session() -> str:
+    """Names this start of the training in all of its workers: what Ray calls its driver's job. A
+    namespace that nobody named is a random one, and a job's number is new in its cluster."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return secrets.token_hex(8)
+    context = ray.get_runtime_context()
+    return f"{context.namespace} {context.get_job_id()}"
 
 
 class ControlPlaneWeights:
