@@ -243,7 +243,7 @@ class Scorer:
         if self._remote is not None:
             revision, weights = self._remote.at(batch.step)
             engine.check_weights(weights)
-            return Lease(revision, weights, _generations(engine), batch.step)
+            return engine.lease_of(revision, weights, batch.step)
         if not isinstance(self.plan.weights, Path):
             return None
         if batch.step is None and engine.store is not None:
@@ -257,11 +257,7 @@ class Scorer:
             return None
         mounts = [mount for mount in self.plan.sets.train.mounts if not mount.is_gate]
         weights = {mount.name: initial(mount.setting()) for mount in mounts}
-        return Lease(0, weights, _generations(engine), batch.step)
-
-
-def _generations(engine: RewardEngine) -> dict[str, int]:
-    return {name: mount.generation for name, mount in engine.mounts.items()}
+        return engine.lease_of(0, weights, batch.step)
 
 
 class _Outcome:
