@@ -427,7 +427,7 @@ class RewardEngine:
         return {name: one for name, one in found.items() if one is not None and one.learns}
 
     def _keep(self, generations: Mapping[str, int]) -> None:
-        """Note what these generations have learnt; where another serves by now, it goes on there."""
+        """Note what these generations have learnt; one that serves by now goes on from there."""
         for name, learner in self._learners().items():
             scored = self._places.generation(name, generations.get(name)).learner or learner
             scored.keep()

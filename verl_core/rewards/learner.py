@@ -40,7 +40,7 @@ class Learner:
     ) -> None:
         self._name = name
         self._make = make
-        self._box = _Box() if before is None else before._box
+        self._box: _Box = _Box() if before is None else before._box
         self._current: Provider | None = None
 
     @property

@@ -53,7 +53,7 @@ class Code:
             same = stamp == self.stamp
             digest = self.digest if same else digest_of(self.file)
         except OSError:
-            stamp = digest = None
+            return replace(self, version=version, stamp=None, digest=None)
         return replace(self, version=version, stamp=stamp, digest=digest)
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from verl_core.rewards.reload.digests import (
     read_manifest,
     verify,
 )
-from verl_core.rewards.reload.fingerprint import Missing, Scan, Stamp, scan, stamp_of
+from verl_core.rewards.reload.fingerprint import Missing, Scan, Stamp, Stat, scan, stamp_of
 from verl_core.rewards.reload.private import ROOT, PrivateRoot
 
 #: Seconds between two looks that must agree before a changed file is taken.
@@ -92,6 +92,7 @@ def take(
     first_waits: bool = True,
     until: Callable[[], bool] = lambda: False,
     root: PrivateRoot = ROOT,
+    stat: Stat = os.stat,
 ) -> Taken:
     """Wait until the assets stand still, and take them.
 
@@ -103,6 +104,7 @@ def take(
         first_waits: False to take them at once where they do not move meanwhile (at the start).
         until: whether to give up.
         root: where copies are made.
+        stat: tells a path's stamp.
 
     Raises:
         Missing: an asset is not there.
@@ -112,10 +114,10 @@ def take(
     """
     waits = first_waits
     while True:
-        found = _still(assets, settle, until) if waits else scan(assets)
+        found = _still(assets, settle, until, stat) if waits else scan(assets, stat=stat)
         folder = root.folder(name) if copy else None
         try:
-            taken = _taken(found, folder)
+            taken = _taken(found, folder, stat)
         except BaseException as error:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -132,20 +134,20 @@ class _Moved(Exception):
     """A file changed while it was taken."""
 
 
-def _still(assets: Sequence[str], settle: float, until: Callable[[], bool]) -> Scan:
+def _still(assets: Sequence[str], settle: float, until: Callable[[], bool], stat: Stat) -> Scan:
     """Two looks, `settle` seconds apart, that agree."""
-    before = scan(assets)
+    before = scan(assets, stat=stat)
     while True:
         if until():
             raise Moving
         time.sleep(settle)
-        after = scan(assets)
+        after = scan(assets, stat=stat)
         if after.same_files(before):
             return after
         before = after
 
 
-def _taken(found: Scan, folder: Path | None) -> Taken:
+def _taken(found: Scan, folder: Path | None, stat: Stat) -> Taken:
     # Each asset's links are resolved once, before the first copy: a set is never a mix of two.
     files: dict[str, str] = {}
     for path in found.files:
@@ -162,9 +164,9 @@ def _taken(found: Scan, folder: Path | None) -> Taken:
     if folder is not None:
         for path in found.folders:
             below(folder, path).mkdir(parents=True, exist_ok=True)
-    manifests, beside = _manifests(files)
+    manifests, beside = _manifests(files, stat)
     try:
-        after = scan(tuple(found.reals))
+        after = scan(tuple(found.reals), stat=stat)
     except Missing as error:
         raise _Moved(error.path) from error
     if not after.same_files(found):
@@ -181,13 +183,13 @@ def _taken(found: Scan, folder: Path | None) -> Taken:
     )
 
 
-def _manifests(files: Iterable[str]) -> tuple[dict[str, str], dict[str, Stamp]]:
+def _manifests(files: Iterable[str], stat: Stat) -> tuple[dict[str, str], dict[str, Stamp]]:
     """Text and stamp of each manifest beside these files."""
     texts: dict[str, str] = {}
     stamps: dict[str, Stamp] = {}
     for path in dict.fromkeys(name for file in files for name in manifests_of(file)):
         try:
-            stamp = stamp_of(path)
+            stamp = stamp_of(path, stat)
         except OSError:
             continue
         text = read_manifest(path)

@@ -113,12 +113,13 @@ def scan(assets: Sequence[str], extra: Sequence[str] = (), stat: Stat = os.stat)
     reals: dict[str, str] = {}
     path = ""
     try:
-        for path in assets:
-            reals[path] = os.path.realpath(path)
-            if not os.path.isdir(path):
-                files[path] = stamp_of(path, stat)
+        for asset in assets:
+            path = asset
+            reals[asset] = os.path.realpath(asset)
+            if not os.path.isdir(asset):
+                files[asset] = stamp_of(asset, stat)
                 continue
-            for path, is_folder in files_in(path):
+            for path, is_folder in files_in(asset):
                 (folders if is_folder else files)[path] = stamp_of(path, stat)
     except OSError as error:
         raise Missing(path, error.strerror or str(error)) from error

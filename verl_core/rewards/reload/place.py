@@ -141,6 +141,7 @@ class Place:
                 settle=self._outside.settle,
                 first_waits=False,
                 until=lambda: monotonic() > end,
+                stat=self._outside.stat,
             )
             taken.check()
             mount = self.builder.following(draft, taken, 1) if self.builder.copies else draft
@@ -300,6 +301,7 @@ class Place:
             copy=self.builder.copies,
             settle=self._outside.settle,
             until=lambda: self._closed,
+            stat=self._outside.stat,
         )
 
     def _cannot_take(self, error: Exception) -> Result:
@@ -307,7 +309,7 @@ class Place:
         assert self._watched is not None  # it has files
         said = str(error) if isinstance(error, WrongDigest) else told(error)
         try:
-            self._watched.took(scan(self._watched.assets), {})
+            self._watched.took(scan(self._watched.assets, stat=self._outside.stat), {})
         except Missing as gone:
             self._vanished(gone)
         return self._said(f"its files cannot be taken: {said}")

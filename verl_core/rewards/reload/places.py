@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, wait
 from time import monotonic
 from types import MappingProxyType
@@ -60,7 +60,7 @@ class Places:
         )
         self._wait = max((place.config.reload_wait for place in places), default=0.0)
 
-    def __iter__(self) -> Iterable[Place]:  # type: ignore[misc]
+    def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
 
     def setup(self, name: str) -> None:

@@ -17,7 +17,6 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
-from typing import IO
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,6 @@ class PrivateRoot:
         self._making = threading.Lock()
         self._owner: int | None = None
         self._path: Path | None = None
-        self._held: IO[bytes] | None = None
         self._numbers = itertools.count(1)
 
     def folder(self, name: str) -> Path:
@@ -64,12 +62,13 @@ class PrivateRoot:
                     fcntl.flock(turn, fcntl.LOCK_EX)
                     sweep(parent)
                     path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
-                    held = (path / _LOCK).open("wb")
+                    # Held for as long as the process lives, whatever becomes of this object.
+                    held = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 errors.append(error)
                 continue
-            self._held, self._owner = held, os.getpid()
+            self._owner = os.getpid()
             atexit.register(self._remove, path, os.getpid())
             return path
         raise errors[0]
