@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -62,8 +61,6 @@ class MountBuilder:
         self.path = f"reward.{config.name}"
         #: Nodes load while they are constructed: they read their files where these lie.
         self.copies = config.plugin is not None
-        #: When the first provider was about to be made: files that changed since may be others.
-        self.began = time.time()
         self._base_dir = base_dir.absolute()
         with self._kept():
             self._make = _maker(config, base_dir, registry, node_factory, self.path)

@@ -157,18 +157,12 @@ class Place:
                 raise
             raise told_error from error
         self._watched = Watched(assets, self._outside.stat)
-        if not self.builder.copies and self._since(taken, self.builder.began):
-            # It was built before its files were looked at, and they have changed since.
-            self._watched.took(taken.scan, None)
+        if not self.builder.copies and not _as_built(draft, taken):
+            self._watched.took(taken.scan, None)  # it was built of other files than these
         else:
             mount.taken = taken
             self._watched.took(taken.scan, taken.files)
         return mount
-
-    @staticmethod
-    def _since(taken: Taken, when: float) -> bool:
-        edge = int((when - 0.005) * 1e9)  # file systems have a clock of their own
-        return any(max(stamp[3], stamp[4]) > edge for stamp in taken.scan.files.values())
 
     def close(self) -> None:
         """Release every generation. A candidate that is loading is left behind."""
@@ -465,6 +459,15 @@ class Place:
             if code is None
             else code.change(restarts=active.execution == "process"),
         }
+
+
+def _as_built(mount: Mount, taken: Taken) -> bool:
+    """Whether what a node opened is what was found afterwards. Files of ``watch:`` it may not have
+    opened by itself."""
+    stamps = getattr(mount.provider, "stamps", {})
+    return all(
+        stamps.get(path, taken.scan.files[path]) == taken.scan.files[path] for path in taken.files
+    )
 
 
 def _changes(before: Mount, after: Mount, written: Callable[[str], str]) -> list[str]:

@@ -61,10 +61,10 @@ def _rows(mount: Mount) -> tuple[RewardBatch | None, str]:
     own = own_rows(mount)
     if own is not None:
         return own, "its own probe rows"
-    if mount.record.probe is not None:
+    if mount.record.probe is not None and mount.config.plugin is not None:
         return mount.record.probe, "the rows that it scored last"
-    if mount.reads:
-        return None, "no rows: it reads columns, and has scored nothing yet"
+    if mount.reads or mount.config.plugin is None:
+        return None, "no rows: made-up ones do not do for it, and it has scored nothing yet"
     n = len(_SYNTHETIC)
     made = RewardBatch(
         sample_ids=[f"proof-{i}" for i in range(n)],
