@@ -148,6 +148,7 @@ def _server(
         run_id=engine.store.run_id,
         store=engine.store,
         providers=engine.describe,
+        reload=engine.reload,
         status=lambda: status,
         routes=registry.routes(),
         allowed_hosts=cfg.server.allowed_hosts,

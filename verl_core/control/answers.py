@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -59,6 +59,16 @@ class Providers(BaseModel):
     providers: list[dict[str, Any]] = Field(description="One a mount; null: without bound.")
 
 
+class Reloaded(BaseModel):
+    """What became of a reload."""
+
+    run_id: str
+    name: str = Field(description="The mount.")
+    outcome: Literal["unchanged", "swapped", "restarted"]
+    detail: str = Field(description="What changed, or why nothing did.")
+    provider: dict[str, Any] = Field(description="The mount, as in the list of all.")
+
+
 class Health(BaseModel):
     """Whether the run lives, and may be asked for scores."""
 
@@ -103,6 +113,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _SAID = {
     400: "The body is not JSON, or If-Match is no list of entity tags.",
     401: "The token is missing or wrong.",
+    404: "There is no mount of that name; the nearest is told.",
+    409: "The new generation is refused; the old one serves on.",
     412: "If-Match names another revision; ETag is the newest.",
     413: "The body is too large.",
     415: "The body is not called JSON.",

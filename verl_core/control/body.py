@@ -23,7 +23,7 @@ async def json_object(request: Request) -> dict[str, Any]:
     Raises:
         Problem: 415 it is not called JSON; 400 it is none; 422 it is no object, or has a key twice.
     """
-    _require_json(request)
+    require_json(request)
     text = _decoded(await request.body())
     try:
         value = json.loads(text, object_pairs_hook=_pairs, parse_int=_integer)
@@ -39,7 +39,13 @@ async def json_object(request: Request) -> dict[str, Any]:
     return value
 
 
-def _require_json(request: Request) -> None:
+def require_json(request: Request) -> None:
+    """Refuse a body that is not called JSON: a page of some web site cannot call it so unless it
+    asks first (CORS), and is refused then.
+
+    Raises:
+        Problem: 415.
+    """
     media_type, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
     if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):

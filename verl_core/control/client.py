@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from verl_core.control.token import TOKEN_VARIABLE
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
@@ -17,8 +17,9 @@ URL_VARIABLE = "VERL_REWARD_URL"
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 _WEIGHTS = "/api/v1/reward/weights"
+_PROVIDERS = "/api/v1/reward/providers"
 _HEALTH = "/healthz"
-_SECONDS = 10.0
+_SECONDS, _RELOAD_SECONDS = 10.0, 900.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -66,6 +67,15 @@ class ControlClient:
         """The newest `limit` entries of the audit log."""
         return self._ask("GET", f"{_WEIGHTS}/history?limit={limit}")
 
+    def providers(self) -> dict[str, Any]:
+        """The mounts and what runs in them."""
+        return self._ask("GET", _PROVIDERS)
+
+    def reload(self, name: str) -> dict[str, Any]:
+        """Have a mount look at its files; waits for what becomes of it, however long it loads."""
+        path = f"{_PROVIDERS}/{quote(name, safe='')}/reload"
+        return self._ask("POST", path, body={}, seconds=_RELOAD_SECONDS)
+
     def _ask(
         self,
         method: str,
@@ -73,6 +83,7 @@ class ControlClient:
         *,
         body: Mapping[str, float] | None = None,
         headers: Mapping[str, str] | None = None,
+        seconds: float = _SECONDS,
     ) -> dict[str, Any]:
         import json
 
@@ -86,7 +97,7 @@ class ControlClient:
         try:
             # A proxy from the environment has no way to this machine's own loopback.
             with httpx.Client(
-                timeout=_SECONDS, trust_env=not self._is_local, verify=self._is_tls
+                timeout=seconds, trust_env=not self._is_local, verify=self._is_tls
             ) as client:
                 answer = client.request(method, self.url + path, content=content, headers=sent)
         except (httpx.InvalidURL, UnicodeError) as error:  # such as a host's name of 100 letters
@@ -154,6 +165,8 @@ def _refusal(status: int, problem: Mapping[str, Any]) -> ConfigError:
     errors = problem.get("errors") or []
     lines = [f"  {e.get('key') or e.get('parameter') or 'weights'}: {e['detail']}" for e in errors]
     hint = "`verl-reward weights get` shows what is in force"
+    if str(problem.get("type", "")).endswith((":reload-refused", ":unknown-mount")):
+        hint = "`verl-reward reload` without a name shows the mounts"
     if not lines:
         return ConfigError(f"refused{run}: {problem['detail']}", hint=hint)
     return ConfigError("\n".join([f"refused{run}, nothing was changed:", *lines]), hint=hint)

@@ -237,14 +237,15 @@ class RewardEngine:
         shown = place.describe(weights.get(name))
         return {**shown, "outcome": result.outcome, "detail": result.detail}
 
-    def generation(self, name: str) -> dict[str, Any]:
-        """What serves as a mount now: ``{number, digests, version}``.
+    def generation(self, name: str, lease: Lease | None = None) -> dict[str, Any]:
+        """What a mount runs, now or under `lease`: ``{number, digests, version}``.
 
         Raises:
             UnknownMount: there is none of that name.
         """
         place = self._places.place(name)
-        return place.shown(place.active)
+        mounts = (None if lease is None else lease.mounts) or self.mounts
+        return place.shown(mounts[name])
 
     def check_weights(self, weights: Mapping[str, float]) -> None:
         """Raise `ConfigError` where the fusion policy cannot serve these weights.

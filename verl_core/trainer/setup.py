@@ -164,6 +164,7 @@ class Session:
             run_id=folder.run_id,
             store=store,
             providers=engine.describe,
+            reload=engine.reload,
             status=lambda: status,
             routes=registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
