@@ -80,9 +80,7 @@ def main(
         _install(folder)
         files = _files(folder, megabytes)
         memory = _measured(folder, files, swaps)
-    if os.environ.get("SWAP_MEMORY_TRACE"):
-        print(*(f"{value:.1f}" for value in memory), file=sys.stderr)
-    warm = memory[min(2 * WARM_UP, len(memory) - 1) - 1]
+    warm = float(np.median(memory[WARM_UP : 2 * WARM_UP] or memory))
     late = float(np.median(memory[-10:]))
     figures = [
         Figure(

@@ -71,6 +71,12 @@ class Record:
         self._probe_wanted = False
         self._probe_at = 0.0
 
+    def began_anew(self) -> None:
+        """Another generation serves: how the last call of the old one ended says nothing of it."""
+        with self.lock:
+            if self.state == "degraded":
+                self.state = "ready"
+
     def want_rows(self) -> None:
         """Keep a few rows from now on, for the proof of the next generation."""
         self._probe_wanted = True

@@ -265,3 +265,39 @@ def test_a_watched_file_that_is_not_there_is_an_error_of_the_config(reloading):
     reloading.write(1)
     with pytest.raises(ConfigError, match=r"reward.n.watch\[0\].*no such file.*gone.txt"):
         reloading.engine(reloading.mount(watch=["gone.txt"]))
+
+
+def test_word_lists_reload_as_rule_files_do(reloading, kit, shown):
+    """The plugins that the project ships name the files that they read."""
+    from dataclasses import replace
+
+    words, allow = reloading.folder / "words.txt", reloading.folder / "allow.txt"
+    words.write_text("forbidden\n")
+    allow.write_text("a forbidden city\n")
+    engine = reloading.engine(
+        {
+            "type": "guard",
+            "plugin": "safety",
+            "role": "gate",
+            "penalty": -1.0,
+            "init_kwargs": {"words": "words.txt", "allow": "allow.txt"},
+        },
+        {"type": "style", "plugin": "chrf"},
+    )
+    texts = ["a forbidden city", "a secret"]
+    batch = kit.batch(columns={"ground_truth": ["a", "b"]}, training=False)
+    batch = replace(batch, responses=texts, responses_raw=())
+
+    def spoke():
+        return [word > 0 for word in engine.score(batch).columns["guard"].words.tolist()]
+
+    assert spoke() == [False, False]
+    words.write_text("forbidden\nsecret\n")
+    assert spoke() == [False, True]
+    allow.write_text("nothing\n")
+    assert spoke() == [True, True]
+    words.write_text("forbidden\n\n")
+    assert spoke() == [True, True]
+    assert f"{words}:2: the line is empty" in shown(engine, "guard")["last_error"]
+    assert set(shown(engine, "guard")["digests"]) == {"words.txt", "allow.txt"}
+    assert shown(engine, "style")["digests"] == {}

@@ -204,6 +204,30 @@ def test_a_coroutine_waits_without_holding_up_its_loop(reloading, tmp_path, kit)
     assert table.generations == {"n": 2}
 
 
+def test_64_coroutines_at_once_never_mix(reloading, kit):
+    reloading.write(1)
+    engine = reloading.engine(reloading.mount(execution="thread", on_error="raise"))
+
+    async def ask(number):
+        found = []
+        for turn in range(5):
+            if number == 0:
+                reloading.write(turn + 2)
+            table = await engine.ascore(kit.batch(3))
+            (score,) = set(table.columns["n"].scores.tolist())
+            found.append((table.generations["n"], score))
+        return found
+
+    async def all_of_them():
+        return await asyncio.gather(*(ask(number) for number in range(64)))
+
+    of_generation = {}
+    for found in asyncio.run(all_of_them()):
+        for generation, score in found:
+            assert of_generation.setdefault(generation, score) == score
+    assert of_generation[max(of_generation)] == 6
+
+
 def test_two_mounts_load_one_after_the_other(reloading, tmp_path, kit, until):
     """Also where they are of two engines, as training's and evaluation's are."""
     for name in ("a", "b", "c"):
@@ -288,18 +312,22 @@ def test_a_breaker_is_not_moved_by_a_candidate(reloading, score, shown):
     assert shown(engine)["failures"] == 0
 
 
-def test_100_swaps_and_100_failed_ones_leave_nothing_behind(reloading, score, noted, tmp_path):
+@pytest.mark.parametrize(("execution", "swaps"), [("inline", 100), ("thread", 20), ("process", 2)])
+def test_100_swaps_and_100_failed_ones_leave_nothing_behind(
+    reloading, score, noted, tmp_path, our_children, execution, swaps
+):
     """The generations, their threads and their copies are gone; `benchmarks/swap_memory.py` weighs
     it with a file of 100 MB."""
     reloading.write(1)
     one = reloading.engine(
-        reloading.mount(init_kwargs={"note": str(tmp_path / "note")}), settle=0.001
+        reloading.mount(init_kwargs={"note": str(tmp_path / "note")}, execution=execution),
+        settle=0.001,
     )
     lease = one.lease()
     root = lease.mounts["n"].taken.folder.parent
     del lease
     kinds = []
-    for number in range(100):
+    for number in range(swaps):
         kinds.append(weakref.ref(one.mounts["n"]))
         reloading.write(number % 2 + 2)
         assert score(one) == number % 2 + 2
@@ -309,9 +337,10 @@ def test_100_swaps_and_100_failed_ones_leave_nothing_behind(reloading, score, no
     threads = [thread.name for thread in threading.enumerate()]
     assert not [name for name in threads if name.startswith("reload-")]
     assert len([path for path in root.iterdir() if path.is_dir()]) == 1
+    assert len(our_children()) == (execution == "process")
     gc.collect()
     assert not [ref for ref in kinds if ref() is not None]
-    assert sum(line.startswith("closed") for line in noted()) == 100
+    assert sum(line.startswith("closed") for line in noted()) == swaps
 
 
 def test_a_closed_engine_lets_go_of_all_generations(reloading, one, score, noted, until):

@@ -9,6 +9,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
@@ -34,6 +35,7 @@ LOADING = threading.RLock()
 
 Outcome = Literal["unchanged", "swapped", "refused", "restarted"]
 
+_ASKED_SECONDS = 600.0  # that whoever asks for a reload waits
 _REFUSED = 16  # digests that are remembered
 _REDONE = 3  # times that a candidate is begun anew because its files changed while it was loaded
 
@@ -226,9 +228,16 @@ class Place:
                 if running is None:
                     mine = Candidate(asked=True)
                     self._begin(mine)
-            if running is None:
-                return mine.done.result()
-            running.done.result()  # begun by a lease, perhaps before the last change
+            try:
+                if running is None:
+                    return mine.done.result(_ASKED_SECONDS)
+                running.done.result(_ASKED_SECONDS)  # begun by a lease, before the last change
+            except FutureTimeout as error:
+                said = "waiting" if self.candidate is None else self.candidate.state
+                raise ProviderError(
+                    f"mount {self.name!r}: its new generation is still {said}, after"
+                    f" {_ASKED_SECONDS:g} s; the old one serves on"
+                ) from error
 
     def _begin(self, candidate: Candidate) -> None:
         """Make the candidate in a thread of its own; the lock is held."""
@@ -370,6 +379,7 @@ class Place:
             if self._watched is not None and taken is not None:
                 self._watched.took(taken.scan, taken.files)
             self.active, self.last_error = mount, None
+            mount.record.began_anew()
             self._outside.publish(mount)
             self.retired.add(before)
         what = ", ".join(files) or "its worker was started anew"
