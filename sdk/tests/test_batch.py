@@ -117,3 +117,19 @@ def test_a_query_of_openrlhf_that_does_not_begin_with_its_prompt_is_refused() ->
     assert (caught.value.row, caught.value.value) == (1, "How?  Thus.")
     with pytest.raises(ContractError, match="prompts has a wrong length"):
         RewardBatch.from_openrlhf(["Why? So."], [])
+
+
+def test_what_cannot_be_a_column_is_refused_in_words() -> None:
+    ids = ["a", "b"]
+    with pytest.raises(ContractError, match="responses is one text: got 'xy', expected 2 of them"):
+        RewardBatch(sample_ids=ids, prompts=["p", "p"], responses="xy")
+    with pytest.raises(ContractError, match="row 1: a group id is a value that can be changed"):
+        RewardBatch(sample_ids=ids, prompts=ids, responses=ids, group_ids=["g", ["g"]])
+    with pytest.raises(ContractError, match="a completion is neither a text nor a list of mess"):
+        RewardBatch.from_trl(["p"], [None])  # type: ignore[list-item]
+
+
+def test_of_many_sample_ids_the_one_that_repeats_is_found() -> None:
+    ids = [*map(str, range(200_000)), "199999"]
+    with pytest.raises(ContractError, match="a sample id stands twice: got '199999'"):
+        RewardBatch(sample_ids=ids, prompts=ids, responses=ids)

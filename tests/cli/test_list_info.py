@@ -156,6 +156,16 @@ def test_a_plugin_outside_the_allow_list_is_not_imported(site):
     assert "BAD RAN" not in refused.stderr
 
 
+def test_a_name_in_the_allow_list_that_nothing_has_is_told(site):
+    shown = site.run("list", env={"VERL_REWARD_PLUGINS": "acme,tast,nowhere-near"}).stdout
+    assert (
+        "VERL_REWARD_PLUGINS names 'tast', which nothing installed has; did you mean 'taste'?"
+        in (shown)
+    )
+    assert "VERL_REWARD_PLUGINS names 'nowhere-near', which nothing installed has\n" in shown
+    assert "names 'acme'" not in shown
+
+
 def test_the_table_shows_name_state_distribution_version_and_every_reason(site):
     for dist, version in (("one", "1.1"), ("two", "2.2")):
         site.add(dist, version, rewards={"smell": f"{dist}_smell"})

@@ -1,9 +1,12 @@
-"""A plugin whose rewards say what a test's columns say, and configs that mount them."""
+"""A plugin whose rewards say what a test's columns say, configs that mount them, and our manager
+inside verl."""
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,3 +255,91 @@ def served_app(app: Any) -> Iterator[str]:
 def served() -> Callable[..., Any]:
     """`served_app`."""
     return served_app
+
+
+# -- inside verl: imported where a test asks for it, since other peers' environments lack it --
+
+
+@pytest.fixture(scope="session")
+def base_config(tiny_model_dir: Path) -> Any:
+    """The config of verl's trainer."""
+    import verl
+    from hydra import compose, initialize_config_dir
+
+    folder = Path(verl.__file__).parent / "trainer" / "config"
+    with initialize_config_dir(config_dir=str(folder), version_base=None):
+        return compose(
+            "ppo_trainer",
+            overrides=[
+                f"actor_rollout_ref.model.path={tiny_model_dir}",
+                "actor_rollout_ref.rollout.response_length=20",
+                "reward.num_workers=2",
+            ],
+        )
+
+
+@pytest.fixture
+def verl_config(base_config: Any) -> Callable[..., Any]:
+    """verl's own config with more overrides, composed as its trainer does."""
+    from tests.peers.verl_kit import overridden
+
+    return lambda *overrides: overridden(base_config, *overrides)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_model_dir: Path) -> Any:
+    """The tiny model's, as verl loads it."""
+    from verl.utils import hf_tokenizer
+
+    return hf_tokenizer(str(tiny_model_dir))
+
+
+@pytest.fixture
+def probe(plugin_site: Any) -> Callable[[], list[Any]]:
+    """Installs the plugin `probe`; gives the batches that it was asked to score."""
+    from tests.peers.verl_kit import PROBE
+
+    names = dict.fromkeys(("probe", "gate_probe", "group_probe"), "probe_plugin")
+    plugin_site.add("probe-plugin", rewards=names, files={"probe_plugin.py": PROBE})
+
+    def calls() -> list[Any]:
+        module = sys.modules.get("probe_plugin")
+        return [] if module is None else module.CALLS
+
+    return calls
+
+
+@pytest.fixture
+def manager(
+    tmp_path: Path, probe: Any, verl_config: Any, tokenizer: Any
+) -> Iterator[Callable[..., Any]]:
+    """Has verl load the manager for some mounts."""
+    from verl.trainer.ppo.reward import load_reward_manager
+
+    from tests.peers.verl_kit import SEAM
+
+    made = []
+
+    def load(*mounts: dict[str, Any], settings: Sequence[str] = (), **top: Any) -> Any:
+        path = tmp_path / f"run-{len(made)}.yaml"
+        path.write_text(json.dumps({"reward": list(mounts)} | top), "utf-8")
+        at = "+reward.reward_kwargs.verl_reward"
+        more = [f"{at}.{setting}" for setting in settings]
+        config = verl_config(*SEAM, f"{at}.config={path}", *more)
+        made.append(load_reward_manager(config, tokenizer))
+        return made[-1]
+
+    yield load
+    for one in made:
+        one.engine.close()
+
+
+@pytest.fixture
+def row(tokenizer: Any) -> Callable[..., Any]:
+    """A `DataProto` of one response, as verl's agent loop makes it."""
+    from tests.peers.verl_kit import outputs
+
+    def build(text: str, *, pad: int = 0, eos: bool = True, **columns: Any) -> Any:
+        return outputs([text], tokenizer, pad=pad, eos=eos, **columns)
+
+    return build

@@ -158,6 +158,10 @@ def tokens(tiny_model_dir: Path) -> Texts:
     return texts
 
 
+def test_many_special_tokens_at_the_end_are_taken_off_in_one_go() -> None:
+    assert Texts().clean("well</s> </s>" + "</s><|im_end|>" * 50_000) == "well</s> "
+
+
 def test_with_a_tokenizer_special_tokens_are_its_own(tokens: Texts) -> None:
     assert tokens.clean("a<|b|>c<|im_end|>") == "a<|b|>c"
     assert tokens.finish_reason("done<|im_end|>") == "stop"
@@ -340,6 +344,24 @@ def test_other_requests_are_refused(served: Any, run_yaml: Any, body: Any, key: 
         answer = post(f"{url}/get_reward", body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["key"] == key
+
+
+def test_a_body_is_counted_as_it_comes(served: Any, run_yaml: Any, mounts: Any) -> None:
+    def endless() -> Iterator[bytes]:
+        yield b'{"query": ["'
+        for _ in range(1 << 14):
+            yield b"x" * (1 << 12)
+
+    with served(reward_app(run_yaml(mounts.cell("a")), max_body=1 << 16)) as url:
+        json = {"Content-Type": "application/json"}
+        try:
+            status = httpx.post(f"{url}/get_reward", content=endless(), headers=json).status_code
+        except httpx.TransportError:  # it stopped listening before all of it was sent
+            status = 413
+        assert status == 413
+        foreign = httpx.post(f"{url}/get_reward", json=payload({"a": 1.0}), headers={"Host": "a.b"})
+        assert foreign.status_code == 421
+        assert post(f"{url}/get_reward", payload({"a": 1.0})).status_code == 200
 
 
 def test_router_in_another_application_uses_its_engine_and_live_weights(

@@ -13,7 +13,7 @@ from verl_reward_sdk import ConfigError
 PLUGIN = '''
 from pathlib import Path
 from typing import Any
-from pydantic import SecretStr
+from pydantic import Field, SecretStr
 from verl_reward_sdk import ProviderConfig, RewardProvider, RewardResult, hookimpl
 
 VERL_REWARD_API = 1
@@ -22,6 +22,7 @@ class NotedConfig(ProviderConfig):
     note: Path
     factor: float = 1.0
     key: SecretStr = SecretStr("")
+    hidden: float = Field(1.0, exclude=True)
 
 class Noted(RewardProvider[NotedConfig]):
     """Notes the rows it is asked about; a response's digits are its score, or what fails it."""
@@ -31,9 +32,9 @@ class Noted(RewardProvider[NotedConfig]):
     def score(self, batch: Any) -> RewardResult:
         with self.config.note.open("a") as file:
             file.write(" ".join(batch.responses) + "\\n")
-        words = batch.responses
+        words, factor = batch.responses, self.config.factor * self.config.hidden
         return RewardResult(
-            scores=[float(w) * self.config.factor if w.isdigit() else 0.0 for w in words],
+            scores=[float(w) * factor if w.isdigit() else 0.0 for w in words],
             present=[w != "none" for w in words],
             failures={i: "no score" for i, w in enumerate(words) if w == "bad"},
             reasons={
@@ -234,6 +235,16 @@ def test_a_file_that_cannot_be_opened_is_refused_when_the_engine_loads(engine, n
     built = engine(noted(cache={"path": str(tmp_path / "scores.db")}))
     with pytest.raises(ConfigError, match=r"scores\.db.*cannot keep cached scores"):
         built.setup()
+
+
+def test_what_a_config_does_not_show_is_in_the_key_too(engine, noted, rows, tmp_path):
+    found = []
+    for init_kwargs in ({"hidden": 2.0}, {"hidden": 3.0}, {"key": "a"}, {"key": "b"}):
+        built = engine(noted(cache={"path": str(tmp_path / "s.db")}, init_kwargs=init_kwargs))
+        column = built.score(rows("7")).columns["m"]
+        found.append((column.scores[0], built.describe()[0]["cache"]["hits"]))
+        built.close()
+    assert found == [(14.0, 0), (21.0, 0), (7.0, 0), (7.0, 0)]
 
 
 # -- token scores ----------------------------------------------------------------------------------

@@ -224,6 +224,12 @@ def test_a_value_that_a_condition_cannot_compare_names_mount_row_and_value(kit, 
         engine(mount(kit, "a", applies_to="level >= 2")).score(kit.batch(columns=columns))
 
 
+def test_a_value_that_is_neither_true_nor_false_names_mount_and_row(kit, engine):
+    columns = {"a": [1.0, 1.0], "level": [1, np.array([1, 2])]}
+    with pytest.raises(ConfigError, match=r"reward\.a\.applies_to: .*row 1 .*cannot be decided"):
+        engine(mount(kit, "a", applies_to="level == 1")).score(kit.batch(columns=columns))
+
+
 @pytest.mark.parametrize("name", ["finish_reason", "responses"])
 def test_a_reward_cannot_apply_by_what_the_policy_wrote(kit, engine, name):
     with pytest.raises(ConfigError, match=f"'{name}', which the policy writes"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import random
 import threading
@@ -11,54 +10,10 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from verl_core.rewards.answer import Answer
-from verl_core.rewards.hidden import hidden_and_exposed
-from verl_core.rewards.joined import JoinedAnswer
-from verl_reward_sdk import RewardBatch, RewardResult
-from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
-
-N = 12
-GROUPS = [f"g{row // 4}" for row in range(N)]
-
-
-def whole(kit, **fields) -> RewardBatch:
-    """Three groups of four rows."""
-    return kit.batch(N, group_ids=GROUPS, **fields)
-
-
-def opened(engine, batch, **options):
-    lease = engine.lease(batch.step)
-    return engine.stream(batch.sample_ids, batch.group_ids, lease=lease, **options)
-
-
-def streamed(engine, batch, chunks, **options):
-    """The table of `batch`, of which these rows came one after the other."""
-    scoring = opened(engine, batch, **options)
-    for chunk in chunks:
-        scoring.submit(batch.take(chunk))
-    scoring.run(engine.mounts)
-    return scoring.finish()
-
-
-def bits(table):
-    """All that scoring decides, bytes for floats."""
-    columns = {
-        name: (
-            column.scores.tobytes(),
-            column.normalised.tobytes(),
-            column.contribution.tobytes(),
-            column.codes.tobytes(),
-            column.words.tobytes(),
-            dict(column.notes),
-            {key: values.tobytes() for key, values in column.extras.items()},
-        )
-        for name, column in table.columns.items()
-    }
-    return columns, table.fused.tobytes(), table.masked.tobytes(), table.mask_reason
-
+from tests.rewards.streams import N, bits, opened, streamed, whole
+from verl_reward_sdk import RewardResult
+from verl_reward_sdk.errors import RewardError
 
 # -- the same bits --------------------------------------------------------------------------------
 
@@ -267,106 +222,6 @@ def test_a_mount_that_is_not_early_is_asked_when_its_stage_comes(kit, engine):
     assert bits(scoring.finish()) == bits(built.score(batch))
 
 
-# -- what fails ------------------------------------------------------------------------------------
-
-
-def test_a_slice_that_fails_leaves_the_others_and_names_rows_of_the_step(kit, engine):
-    def breaks(batch):
-        scores = kit.lengths(batch)
-        if "s5" in batch.sample_ids:
-            scores[1] = float("nan")
-        return scores
-
-    built = engine({"type": "m", "provider": kit.says(breaks, execution="thread"), **kit.lenient})
-    column = streamed(built, whole(kit), [range(N)]).columns["m"]
-    assert list(column.status) == ["ok"] * 4 + ["failed"] * 4 + ["ok"] * 4
-    assert "row 5" in column.reasons[4]
-
-
-@pytest.mark.parametrize(("rate", "raises"), [(0.25, True), (0.34, False)])
-def test_the_share_of_failures_is_the_steps_not_a_slices(kit, engine, rate, raises):
-    cells = ["down"] * 4 + [1.0] * 8
-    mount = {"type": "m", "provider": kit.column("cells"), "max_error_rate": rate}
-    built, batch = engine(mount), whole(kit, columns={"cells": cells})
-    if not raises:
-        assert streamed(built, batch, [range(N)]).masked.tolist() == [True] * 4 + [False] * 8
-        return
-    with pytest.raises(RewardError, match="4 of 12 rows failed"):
-        streamed(built, batch, [range(N)])
-
-
-def test_an_error_of_the_thread_that_launches_is_raised_to_whoever_waits(kit, engine):
-    built = engine(
-        {"type": "a", "provider": kit.says(kit.lengths, execution="thread")},
-        {"type": "b", "provider": kit.says(kit.lengths, execution="thread"), "reads": ["x"]},
-    )
-    scoring = opened(built, whole(kit))
-    scoring.submit(whole(kit))
-    with pytest.raises(ConfigError, match="no column 'x'"):
-        scoring.run(built.mounts)
-
-
-def test_rows_of_another_step_and_rows_that_come_twice_are_refused(kit, engine):
-    built = engine({"type": "m", "provider": kit.says(kit.lengths)})
-    batch = whole(kit)
-    scoring = opened(built, batch)
-    scoring.submit(batch.take([1]))
-    with pytest.raises(ContractError, match="came twice"):
-        scoring.submit(batch.take([0, 1]))
-    with pytest.raises(ContractError, match="not of this step"):
-        scoring.submit(RewardBatch(sample_ids=["z"], prompts=["p"], responses=["r"]))
-    with pytest.raises(ContractError, match="whole batch"):
-        scoring.complete(batch.take(range(N - 1)))
-    scoring.complete(batch)
-    scoring.run(["m"])
-    assert bits(scoring.finish()) == bits(built.score(batch))
-
-
-def test_rows_that_never_came_are_named_not_waited_for(kit, engine):
-    built = engine({"type": "m", "provider": kit.says(kit.lengths)})
-    batch = whole(kit)
-    scoring = opened(built, batch)
-    scoring.submit(batch.take(range(N - 1)))
-    with pytest.raises(RewardError, match=r"1 of 12 rows of the step never came, such as 's11'"):
-        scoring.run(["m"])
-
-
-def test_a_mount_that_runs_twice_or_before_one_that_it_follows_is_refused(kit, engine):
-    built = engine(
-        {"type": "a", "provider": kit.says(kit.lengths)},
-        {"type": "b", "provider": kit.says(kit.lengths), "when": "a > 0"},
-    )
-    scoring = opened(built, whole(kit), early=())
-    scoring.complete(whole(kit))
-    with pytest.raises(ConfigError, match="'b' follows a, which has not run"):
-        scoring.run(["b"])
-    scoring.run(["a", "b"])
-    with pytest.raises(ConfigError, match="'a' is run twice"):
-        scoring.run(["a"])
-
-
-def test_a_mount_that_no_stage_runs_is_missed_at_the_end(kit, engine):
-    built = engine(
-        {"type": "a", "provider": kit.says(kit.lengths)},
-        {"type": "b", "provider": kit.says(kit.lengths)},
-    )
-    scoring = opened(built, whole(kit))
-    scoring.complete(whole(kit))
-    scoring.run(["a"])
-    with pytest.raises(RewardError, match="no stage has run: b"):
-        scoring.finish()
-
-
-def test_a_step_without_rows_is_an_empty_table(kit, engine):
-    built = engine(
-        {"type": "a", "provider": kit.says_later(kit.lengths_later)},
-        {"type": "b", "provider": kit.says(kit.lengths), "when": "a > 0"},
-    )
-    scoring = built.stream([], [], early=["a"])
-    scoring.run(built.mounts)
-    assert len(scoring.finish()) == 0
-
-
 # -- callers ---------------------------------------------------------------------------------------
 
 
@@ -430,72 +285,28 @@ def test_the_launching_thread_goes_home_with_its_calls(kit, engine):
         time.sleep(0.01)
 
 
-# -- parts -----------------------------------------------------------------------------------------
+def test_a_slow_mount_is_no_late_one(kit, engine):
+    """What waits for a busy worker is not yet asked: no `queue_timeout` runs against it."""
+
+    def slow(batch):
+        time.sleep(0.05)
+        return kit.lengths(batch)
+
+    built = engine({"type": "m", "provider": kit.says(slow, execution="thread"), "timeout": 0.4})
+    n = 24
+    batch = kit.batch(n, group_ids=[f"g{row // 2}" for row in range(n)])
+    column = streamed(built, batch, [range(n)]).columns["m"]  # 12 calls, one after the other
+    assert set(column.status) == {"ok"}
 
 
-def test_slices_of_an_answer_join_to_the_whole_in_every_field():
-    n, error, late = 4, RuntimeError("first"), RuntimeError("last")
-    parts = [
-        Answer(
-            scores=np.array([np.nan, np.nan, 0.3, 0.4]),
-            codes=np.array([0, 1, 2, 3], dtype=np.int8),
-            words=np.array([0, 0, 1, 2], dtype=np.int8),
-            reasons={3: "late"},
-            extras={"x": np.array([np.nan, np.nan, 1.0, 2.0])},
-            seconds=1.0,
-            error=late,
-            token_scores=[None, None, np.array([0.3]), None],
-            asked=2,
-            hits=1,
-        ),
-        Answer(
-            scores=np.array([0.1, 0.2, np.nan, np.nan]),
-            codes=np.array([1, 0, 3, 3], dtype=np.int8),
-            reasons={0: "early"},
-            extras={"y": np.array([5.0, np.nan, np.nan, np.nan])},
-            seconds=2.0,
-            error=error,
-            asked=1,
-        ),
-    ]
-    joined = JoinedAnswer(n)
-    joined.take(parts[0], np.array([2, 3]), np.array([True, False]))
-    joined.take(parts[1], np.array([0, 1]), None)
-    found = joined.whole
-    expected = {
-        "scores": [0.1, 0.2, 0.3, 0.4],
-        "codes": [1, 0, 2, 3],
-        "words": [0, 0, 1, 2],
-        "reasons": {0: "early", 3: "late"},
-        "extras": {"x": [None, None, 1.0, 2.0], "y": [5.0, None, None, None]},
-        "seconds": 3.0,
-        "error": error,
-        "unsure": [False, False, True, False],
-        "token_scores": [None, None, [0.3], None],
-        "asked": 3,
-        "hits": 1,
-    }
-    assert {field.name for field in dataclasses.fields(Answer)} == set(expected)
-    for name, value in expected.items():
-        assert _plain(getattr(found, name)) == value, name
-
-
-def _plain(value):
-    if isinstance(value, np.ndarray):
-        return [None if item != item else item for item in value.tolist()]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-spans = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda p: (p[0], p[0] + p[1])), max_size=6
-)
-
-
-@given(spans, spans)
-def test_hidden_seconds_are_busy_ones_in_which_nobody_waited(busy, waited):
-    seconds = range(50)
-    worked = {s for s in seconds if any(start <= s < end for start, end in busy)}
-    idle = {s for s in seconds if any(start <= s < end for start, end in waited)}
-    assert hidden_and_exposed(busy, waited) == (len(worked - idle), len(idle))
+def test_answers_of_one_mount_open_slices_of_an_earlier_one(kit, engine):
+    built = engine(
+        {
+            "type": "late",
+            "provider": kit.says(kit.lengths, execution="thread"),
+            "when": "early > 99",
+        },
+        {"type": "early", "provider": kit.says(kit.lengths, execution="thread")},
+    )
+    column = streamed(built, whole(kit), [range(N)]).columns["late"]
+    assert set(column.status) == {"not_applicable"}

@@ -68,6 +68,14 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     assert refused.value.nearest == {"acuracy": "accuracy"}
 
 
+def test_a_name_that_is_no_text_and_a_step_beyond_numbers_are_refused() -> None:
+    weights = store()
+    with pytest.raises(WeightError, match="1: a mount's name is a text"):
+        weights.update({1: 2}, author="li")  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="a step is a whole number from 0 to"):
+        weights.lease(2**70)
+
+
 def test_a_gate_has_no_weight() -> None:
     weights = store(gates=["guard"])
     with pytest.raises(WeightError, match="guard: it is a gate, and a gate has no weight"):

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def flow(**stages: list[Any]) -> dict[str, list[Any]]:
+    """The tiny run's ``dataflow:`` with GRPO, but for the stages that are given."""
+    usual = {
+        "rollout": ["actor"],
+        "reward": ["style", "overlap"],
+        "safety": ["guard"],
+        "advantage": ["grpo"],
+        "update": ["ppo"],
+    }
+    return usual | stages
+
+
+def ends_in_step(run: Any, source: str, **init_kwargs: Any) -> None:
+    """Put the node `Ends` of this source, made with these arguments, behind the advantages of a
+    `TinyRun`."""
+    (run.folder / "ending_node.py").write_text(source, "utf-8")
+    node = {"name": "ends", "node_class": "ending_node.Ends", "init_kwargs": init_kwargs}
+    run.config["dataflow"] = flow(advantage=["grpo", node])
+    run.config["algorithm"] = {"kl_coef": 0}
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    """What a run's ``state.json`` says."""
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text("utf-8"))
+    return state
 
 
 @pytest.fixture(autouse=True, scope="session")

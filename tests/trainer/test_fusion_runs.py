@@ -14,30 +14,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.trainer.conftest import flow
 from verl_core.config import load_run_config
-from verl_core.plugins import PluginRegistry
 from verl_core.rewards.engine import RewardEngine
 from verl_core.trainer import reward_state
 from verl_core.trainer.advantage.gdpo import gdpo_advantages
 from verl_core.trainer.checkpoint import latest
 from verl_core.trainer.nodes.advantage import GDPONode
 from verl_core.trainer.nodes.fuse import FuseNode
-from verl_core.trainer.preflight import preflight
 from verl_core.trainer.reward import reward_batch
 from verl_core.trainer.setup import Session
 from verl_core.trainer.train import save, train_step
-from verl_reward_sdk import ConfigError, RewardProvider, RewardResult
+from verl_reward_sdk import RewardProvider, RewardResult
 from verl_reward_sdk.provider import ProviderConfig
 
 STEPS = 14
 MEASURED = ("time", "timing_s/", "perf/")
-GDPO = {
-    "rollout": ["actor"],
-    "reward": ["style", "overlap"],
-    "safety": ["guard"],
-    "advantage": ["gdpo"],
-    "update": ["ppo"],
-}
+
 REWARDS = {"novelty": "acme_novelty", "flaky": "acme_novelty"}
 #: Scores a response by how new it is, and remembers them in an array.
 NOVELTY = '''
@@ -140,7 +133,7 @@ def test_normalised_rewards_train_and_are_explained(tiny_run, read_jsonl, way):
 
 
 def test_gdpo_trains_by_what_the_table_holds(tiny_run, read_jsonl):
-    tiny_run.config["dataflow"] = GDPO
+    tiny_run.config["dataflow"] = flow(advantage=["gdpo"])
     line = read_jsonl(tiny_run.train("trainer.steps=1") / "metrics.jsonl")[0]
     assert line["actor/grad_norm"] > 0
     assert line["reward/groups_dropped"] == 0
@@ -230,77 +223,6 @@ def test_the_node_hands_gdpo_the_columns_weights_and_penalties_of_the_table(scor
     assert torch.equal(advantages, expected.values[:, None] * batch["loss_mask"])
     assert batch.metrics["reward/groups_dropped"] == expected.dropped == 1
     assert advantages[0, 0] < 0 < advantages[1, 0]
-
-
-# -- what is refused before a model is loaded --
-
-
-def refused(tiny_run, *overrides):
-    with pytest.raises(ConfigError) as caught:
-        preflight(load_run_config(tiny_run.write(), overrides), PluginRegistry())
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["reward.style.normalize=group"], "reward.style.normalize: gdpo normalises every mount"),
-        (["algorithm.kl_coef=0.1", "algorithm.kl_in=reward"], "algorithm.kl_in: gdpo reads"),
-        (["fusion.policy=min", "reward.overlap.weight=1"], "fusion.policy: gdpo weighs and sums"),
-    ],
-)
-def test_gdpo_is_refused_beside_what_it_would_not_follow(tiny_run, overrides, words):
-    tiny_run.config["dataflow"] = GDPO
-    assert words in refused(tiny_run, *overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["rollout.n=1", "rollout.eval_n=2"], "fusion.policy: lexicographic compares"),
-        (["rollout.eval_n=1"], "rollout.eval_n is 1 (set rollout.eval_n to 2 or more, or give"),
-    ],
-)
-def test_lexicographic_without_groups_is_refused(tiny_run, overrides, words):
-    tiny_run.config["fusion"] = {"policy": "lexicographic"}
-    tiny_run.config["reward"][1] |= {"weight": 1.0}
-    tiny_run.config["dataflow"] = {**GDPO, "advantage": ["gae"]}  # which needs no groups itself
-    said = refused(tiny_run, *overrides)
-    assert words in said
-    assert "run.yaml:" in said
-
-
-def test_normalize_group_without_groups_is_refused(tiny_run):
-    tiny_run.config["dataflow"] = {**GDPO, "advantage": ["gae"]}
-    said = refused(tiny_run, "reward.style.normalize=group", "rollout.n=1")
-    assert "reward.style.normalize: normalize: group compares" in said
-
-
-def test_a_schedule_that_the_policy_refuses_later_is_refused_before_the_run(tiny_run):
-    tiny_run.config["fusion"] = {"policy": "min"}
-    tiny_run.config["reward"][1] |= {"weight": {"cosine": {"from": 1.0, "to": 0.0, "steps": 9}}}
-    assert "at step 1: reward.overlap.weight: min has no use" in refused(tiny_run)
-
-
-def test_options_of_a_policy_are_told_with_their_lines_all_at_once(tiny_run):
-    tiny_run.config["fusion"] = {"policy": "constrained", "bounds": {"style": "x"}, "rate": -1.0}
-    first, second = refused(tiny_run).splitlines()
-    assert "fusion.bounds.style: expected a number, got 'x'" in first
-    assert "fusion.rate: must be greater than 0, got -1" in second
-    assert all("run.yaml:" in line for line in (first, second))
-
-
-def test_a_fusion_of_evaluation_is_told_in_its_own_place(tiny_run):
-    tiny_run.config["eval_reward"] = {
-        "reward": [{**tiny_run.config["reward"][0], "weight": 3.0}],
-        "fusion": {"policy": "min"},
-    }
-    assert "eval_reward.style.weight: min has no use for a weight of 3" in refused(tiny_run)
-    tiny_run.config["eval_reward"] = tiny_run.config["reward"][:1]
-    tiny_run.config["fusion"] = {"policy": "constrained", "bounds": {"overlap": 0.5}}
-    said = refused(tiny_run)
-    assert "fusion.bounds.overlap" in said
-    assert "eval_reward: has no fusion: of its own" in said
 
 
 # -- over a resume --

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 import yaml
 
+from tests.trainer.conftest import ends_in_step, state_of
 from verl_core.cli.main import main
 from verl_core.config import load_run_config
 from verl_core.trainer.evaluate import evaluated_step
@@ -45,27 +46,13 @@ class Ends(Node):
 def ending(tiny_run):
     """``ending(at, how)``: in step `at` the tiny run raises (``bug``) or hears Ctrl-C twice, until
     a file ``mended`` is there; gives its command's end."""
-    (tiny_run.folder / "ending_node.py").write_text(BOOM, "utf-8")
     tiny_run.config["trainer"] |= {"eval_before": False, "eval_after": False, "steps": 2}
-    tiny_run.config["algorithm"] = {"kl_coef": 0}
 
     def run(at, how, *arguments):
-        kwargs = {"at": at, "how": how}
-        node = {"name": "ends", "node_class": "ending_node.Ends", "init_kwargs": kwargs}
-        tiny_run.config["dataflow"] = {
-            "rollout": ["actor"],
-            "reward": ["style", "overlap"],
-            "safety": ["guard"],
-            "advantage": ["grpo", node],
-            "update": ["ppo"],
-        }
+        ends_in_step(tiny_run, BOOM, at=at, how=how)
         return tiny_run.run(*arguments)
 
     return run
-
-
-def state_of(folder):
-    return json.loads((folder / "state.json").read_text("utf-8"))
 
 
 def config_of(folder):

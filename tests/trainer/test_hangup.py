@@ -3,7 +3,6 @@ says how the run ended."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import time
 
 import pytest
 
+from tests.trainer.conftest import ends_in_step, state_of
 from verl_core.config import load_run_config
 from verl_core.trainer import checkpoint
 from verl_core.trainer.finish import finish, note_failure
@@ -78,10 +78,6 @@ def started(run, *settings, **options):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.02)
     return process
-
-
-def state_of(folder):
-    return json.loads((folder / "state.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGHUP, signal.SIGHUP), (signal.SIGTERM,)])
@@ -193,17 +189,8 @@ def test_outside_of_training_each_is_ctrl_c_but_not_in_what_takes_no_time(number
 
 
 def let_step_2_exit(tiny_run, code):
-    (tiny_run.folder / "ending_node.py").write_text(ENDING, "utf-8")
-    node = {"name": "ends", "node_class": "ending_node.Ends", "init_kwargs": {"code": code}}
-    tiny_run.config["dataflow"] = {
-        "rollout": ["actor"],
-        "reward": ["style", "overlap"],
-        "safety": ["guard"],
-        "advantage": ["grpo", node],
-        "update": ["ppo"],
-    }
+    ends_in_step(tiny_run, ENDING, code=code)
     tiny_run.config["trainer"] |= {"checkpoint_every": 0, "eval_before": False}
-    tiny_run.config["algorithm"] = {"kl_coef": 0}
 
 
 @pytest.mark.parametrize("code", [0, 3, "text"])

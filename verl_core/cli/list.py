@@ -69,6 +69,15 @@ def _print(registry: PluginRegistry, records: Sequence[PluginRecord], extensions
         out.print("No extension is installed.")
     else:
         _nothing(out)
+    for name, near in registry.unknown_names().items():
+        meant = f"; did you mean {near!r}?" if near else ""
+        out.print(
+            f"VERL_REWARD_PLUGINS names {name!r}, which nothing installed has{meant}",
+            style="yellow",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     others = () if extensions else registry.records(group=EXTENSIONS)
     if others:
         names = ", ".join(dict.fromkeys(record.name for record in others))

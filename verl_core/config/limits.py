@@ -13,3 +13,8 @@ MAX_SCORE = 1e12
 MIN_TEMPERATURE = 1e-3
 #: Of torch's threads: beyond what a machine can start, they end the process without a word.
 MAX_THREADS = 1024
+#: Of a pause before a retry, in seconds: pauses double up to it.
+MAX_RETRY_WAIT = 10.0
+#: Of a deadline or a pause of a mount: a week. The system calls that wait for one overflow beyond
+#: 2^31 ms, which is 24 days.
+MAX_SECONDS = 604_800.0

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
-from verl_core.config.base import Items, LocalPath, Model, Pair
+from verl_core.config.base import Items, LocalPath, Model, OrForm, Pair
 from verl_core.config.condition import ConditionError, parse_condition
-from verl_core.config.limits import MAX_SCORE
+from verl_core.config.limits import MAX_SCORE, MAX_SECONDS
 from verl_core.config.names import composed
 from verl_core.config.problems import Finding, refuse
 from verl_core.config.weight import Weight
 
-Seconds = Annotated[float, Field(gt=0.0)]
+Seconds = Annotated[float, Field(gt=0.0, le=MAX_SECONDS)]
 
 
 class Threshold(Model):
@@ -75,6 +75,7 @@ OnError = Annotated[
     Annotated[Literal["mask", "abstain", "raise"], Tag("word")]
     | Annotated[DefaultScore, Tag("mapping")],
     Discriminator(_is_mapping),
+    OrForm("{default: x}"),
 ]
 
 

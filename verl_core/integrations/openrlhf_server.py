@@ -10,7 +10,7 @@ or a route in an application that there is already, such as the control plane's:
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,12 +18,16 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from verl_core.control.body import json_object
+from verl_core.control.guard import Guard
 from verl_core.control.problem import Problem, install_handlers, key_error
 from verl_core.integrations.fitting import read_rewards
 from verl_core.integrations.openrlhf import OpenRlhfReward, Source, fitted
 from verl_core.integrations.openrlhf_texts import Texts
 from verl_core.rewards.engine import RewardEngine
 from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+
+#: OpenRLHF sends a micro-batch of texts at once: some thousand of the longest that models read.
+MAX_BODY = 64 << 20
 
 
 def reward_router(
@@ -75,12 +79,25 @@ def reward_router(
     return router
 
 
-def reward_app(source: Source, **options: Any) -> FastAPI:
+def reward_app(
+    source: Source,
+    *,
+    allowed_hosts: Collection[str] = (),
+    max_body: int = MAX_BODY,
+    **options: Any,
+) -> FastAPI:
     """An application with `reward_router` alone, for ``uvicorn``; `options` are the router's.
 
-    It knows no token and no host names: let it listen on 127.0.0.1, or behind something that does.
+    OpenRLHF shows no token, so none is asked for: let it listen on 127.0.0.1, or where only the
+    trainer reaches it.
+
+    Args:
+        allowed_hosts: names under which it may be called, beside the loopback ones, this machine's
+            own, and the address at which a request arrives.
+        max_body: bytes of a request's body, counted as they come; a larger one is a 413.
     """
     app = FastAPI(title="verl-reward for OpenRLHF", docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, token=None, allowed_hosts=allowed_hosts, max_body=max_body)
     app.include_router(reward_router(source, **options))
     install_handlers(app, "openrlhf")
     return app

@@ -12,6 +12,7 @@ from verl_reward_sdk.errors import RewardError
 _LIKELY_END = re.compile(
     r"(?:<\|[^<>|\s]{1,40}\|>|<｜[^<>｜]{1,40}｜>|</?s>|<(?:eos|bos|pad|end_of_turn)>|\[PAD\])\Z"
 )
+_LONGEST_END = 44
 #: A prompt that was cut at its beginning is known by an end of at least so many characters.
 _LEAST_END = 16
 
@@ -76,9 +77,11 @@ class Texts:
         """A response without special tokens."""
         if self._special is not None:
             return self._special.sub("", raw)
-        while (end := _LIKELY_END.search(raw)) is not None:
-            raw = raw[: end.start()]
-        return raw
+        end = len(raw)
+        # Only where a token may begin is looked at: the whole text again for each token takes long.
+        while (found := _LIKELY_END.search(raw, max(0, end - _LONGEST_END), end)) is not None:
+            end = found.start()
+        return raw[:end]
 
     def finish_reason(self, raw: str) -> str:
         """``stop``, or ``length`` for a response that no special token ends."""

@@ -12,7 +12,7 @@ from verl_core.plugins import errors
 from verl_core.plugins.discovery import AllowList, Offer, discover, is_on
 from verl_core.plugins.memory import FailureMemory
 from verl_core.plugins.records import EXTENSIONS, REWARDS, PluginRecord, normalise
-from verl_reward_sdk.errors import PluginError
+from verl_reward_sdk.errors import PluginError, nearest
 
 if TYPE_CHECKING:
     import pluggy
@@ -68,6 +68,12 @@ class PluginRegistry:
                 in this process. A failure remembered from an earlier one is not held against it.
         """
         return self._offer(name, group).record
+
+    def unknown_names(self) -> dict[str, str]:
+        """Names in ``VERL_REWARD_PLUGINS`` that nothing installed has -> the nearest one, or ""."""
+        offers = [offer.record for group in (REWARDS, EXTENSIONS) for offer in self._offers(group)]
+        known = {record.name for record in offers} | {normalise(record.dist) for record in offers}
+        return {name: nearest(name, known) or "" for name in sorted(self._allowed.names - known)}
 
     def strict_error(self) -> PluginError | None:
         """Under ``VERL_REWARD_STRICT=1``: the error of all broken and conflicting plugins, or None.

@@ -85,4 +85,8 @@ def holds(
         raise ConfigError(
             f"{condition.text!r} on row {row} of the batch: {error}", path=path
         ) from None
+    except (TypeError, ValueError) as error:  # such as an array, which is neither true nor false
+        raise ConfigError(
+            f"{condition.text!r} on row {row} of the batch cannot be decided: {error}", path=path
+        ) from error
     return out

@@ -201,7 +201,11 @@ class RewardEngine:
                 self._own_store.close()
 
     def __enter__(self) -> RewardEngine:
-        self.setup()
+        try:
+            self.setup()
+        except BaseException:
+            self.close()  # what was loaded before: nobody else will
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

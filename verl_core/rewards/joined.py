@@ -6,7 +6,8 @@ import numpy as np
 
 from verl_core.rewards.answer import Answer
 from verl_core.rewards.mount import Rows
-from verl_reward_sdk.protocols import Bools
+from verl_core.rewards.tokens import TokenRow
+from verl_reward_sdk.protocols import Bools, Floats
 
 
 class JoinedAnswer:
@@ -17,35 +18,39 @@ class JoinedAnswer:
     """
 
     def __init__(self, n: int) -> None:
+        self._extras: dict[str, Floats] = {}
+        self._tokens: list[TokenRow] | None = None
         self.whole = Answer.unasked(n)
+        self.whole.extras = self._extras
         self._error_at = n
 
-    def take(self, answer: Answer, rows: Rows, unsure: Bools | None) -> None:
-        """Lay in a slice.
+    def take(self, answer: Answer, asked: Rows, rows: Rows, unsure: Bools | None) -> None:
+        """Lay in a slice. What it costs does not depend on n.
 
         Args:
-            answer: on all n rows, of which those of the slice count.
+            answer: on the rows of the slice that were asked.
+            asked: which they are, ascending.
             rows: of the slice, ascending.
             unsure: (len(rows),) bool, rows whose condition had no answer, or None.
         """
         whole, n = self.whole, len(self.whole.scores)
-        whole.scores[rows] = answer.scores[rows]
-        whole.codes[rows] = answer.codes[rows]
+        whole.scores[asked] = answer.scores
+        whole.codes[asked] = answer.codes
         if answer.words is not None:
             if whole.words is None:
                 whole.words = np.zeros(n, dtype=np.int8)
-            whole.words[rows] = answer.words[rows]
-        whole.reasons.update(answer.reasons)
-        extras = dict(whole.extras)
+            whole.words[asked] = answer.words
+        for row, reason in answer.reasons.items():
+            whole.reasons[int(asked[row])] = reason
         for name, values in answer.extras.items():
-            column = extras.setdefault(name, np.full(n, np.nan))
-            column[rows] = values[rows]
-        whole.extras = extras
+            if name not in self._extras:
+                self._extras[name] = np.full(n, np.nan)
+            self._extras[name][asked] = values
         if answer.token_scores is not None:
-            entries = list(whole.token_scores or [None] * n)
-            for row in rows.tolist():
-                entries[row] = answer.token_scores[row]
-            whole.token_scores = entries
+            if self._tokens is None:
+                self._tokens = whole.token_scores = [None] * n
+            for row, entry in zip(asked.tolist(), answer.token_scores, strict=True):
+                self._tokens[row] = entry
         if unsure is not None:
             if whole.unsure is None:
                 whole.unsure = np.zeros(n, dtype=bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -178,6 +179,15 @@ class Mount:
         """Whether `ask` and `read` may wait for a disk: a coroutine calls them in a thread."""
         return self.cache is not None and self.cache.blocks
 
+    @property
+    def room(self) -> int:
+        """How many calls it is worth to give it at once: those that can run, and as many behind
+        them, so that no worker waits for its next."""
+        workers = self.runner.describe()["workers"]
+        if self.config.host is not None and workers is not None:
+            workers = min(workers, self.config.host.concurrency)
+        return sys.maxsize if workers is None else 2 * workers
+
     def setup(self) -> None:
         """Load the provider. Raises whatever it raises."""
         if self.cache is not None:
@@ -259,6 +269,15 @@ class Mount:
 
     def read(self, call: Call, n: int, rows: Rows | None) -> Answer:
         """The ended `call` as a column of n rows; `rows` as they were asked."""
+        answer = self.answer(call, rows)
+        return answer if rows is None else _spread(answer, rows, n)
+
+    def answer(self, call: Call, rows: Rows | None) -> Answer:
+        """The ended `call` as a column of the rows that were asked.
+
+        Args:
+            rows: which they are, for messages; None: all there are.
+        """
         # The future's own callback may come later than whoever waited for it.
         self._ends.pop(call, _nothing)()
         split = call.split
@@ -271,7 +290,7 @@ class Mount:
             fresh = self._fresh(call, place if split.hits else rows) if len(split.ask) else None
             answer = self.cache.joined(split, fresh)
             answer.asked, answer.hits = len(answer.codes), split.hits
-        return answer if rows is None else _spread(answer, rows, n)
+        return answer
 
     def _fresh(self, call: Call, rows: Rows | None) -> Answer:
         """What the provider answered to `call`, which was about `rows` of the step's batch."""

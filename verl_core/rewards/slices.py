@@ -36,7 +36,7 @@ class Slice:
 
 
 class Agenda:
-    """Every mount's slices; those that wait for nothing any more lie in `ready`, or in
+    """Every mount's slices; those that wait for nothing any more lie in `ready`, by mount, or in
     `ready_inline` where the mount is an inline one. Whoever shares it holds a lock.
 
     Args:
@@ -53,7 +53,7 @@ class Agenda:
         slice_groups: int,
         early: Collection[str],
     ) -> None:
-        self.ready: deque[Slice] = deque()
+        self.ready: dict[str, deque[Slice]] = {name: deque() for name in mounts}
         self.ready_inline: deque[Slice] = deque()
         self._of_row: dict[str, list[Slice]] = {}
         self._left: dict[str, int] = {}
@@ -92,6 +92,17 @@ class Agenda:
             for row in one.rows.tolist():
                 self._loosen(slices[row])
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether something lies in `ready`."""
+        return any(self.ready.values())
+
+    def clear(self) -> None:
+        """Ask nothing more."""
+        self.ready_inline.clear()
+        for slices in self.ready.values():
+            slices.clear()
+
     def done(self, name: str) -> bool:
         """Whether a mount has answered on every row."""
         return not self._left[name]
@@ -100,7 +111,7 @@ class Agenda:
         one.waits -= 1
         if not one.waits:
             inline = one.mount.execution == "inline"
-            (self.ready_inline if inline else self.ready).append(one)
+            (self.ready_inline if inline else self.ready[one.mount.name]).append(one)
 
 
 def _row_by_row(mount: Mount) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 
@@ -29,7 +30,7 @@ from verl_core.rewards.scoring import Scoring
 from verl_core.rewards.slices import Agenda, Slice
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, did_you_mean
 from verl_reward_sdk.protocols import Bools
 
 
@@ -58,6 +59,7 @@ class StreamedScoring:
         early: Collection[str],
     ) -> None:
         self._ids = tuple(sample_ids)
+        _check_step(self._ids, group_ids, slice_groups)
         self._place = {sample_id: row for row, sample_id in enumerate(self._ids)}
         self._mounts, self._begin = mounts, begin
         self._begun, self._judged = set(early), set[str]()
@@ -70,6 +72,8 @@ class StreamedScoring:
             mounts, self._ids if group_ids is None else group_ids, slice_groups, self._begun
         )
         self._calls: dict[Call, tuple[Slice, Rows, Bools | None]] = {}
+        self._ended: deque[Call] = deque()
+        self._room = {name: mount.room for name, mount in mounts.items()}
         self._driver: threading.Thread | None = None
         self._error: BaseException | None = None
         self._closed = False
@@ -170,8 +174,7 @@ class StreamedScoring:
         """Let go of what is still under way; nothing more can be asked."""
         with self._lock:
             self._closed = True
-            self._agenda.ready.clear()
-            self._agenda.ready_inline.clear()
+            self._agenda.clear()
             calls = list(self._calls)
             self._calls.clear()
             self._bell.set()
@@ -188,6 +191,10 @@ class StreamedScoring:
     def _open(self, names: Iterable[str]) -> tuple[str, ...]:
         """The stage's mounts, of which those that were not early may begin now."""
         stage = tuple(names)
+        for name in stage:
+            if name not in self._mounts:
+                hint = did_you_mean(name, self._mounts)
+                raise ConfigError(f"there is no mount {name!r}", path="reward", hint=hint)
         with self._lock:
             self._refuse(stage)
             for name in stage:
@@ -277,18 +284,35 @@ class StreamedScoring:
         local = None if asked.all() else np.flatnonzero(asked)
         call = one.mount.ask(batch, local)
         self._calls[call] = (one, one.rows if local is None else one.rows[local], unsure)
-        call.future.add_done_callback(lambda _: self._bell.set())
+        self._room[one.mount.name] -= 1
+        call.future.add_done_callback(lambda _: self._over(call))
+
+    def _over(self, call: Call) -> None:
+        """In whatever thread it ended."""
+        self._ended.append(call)
+        self._bell.set()
 
     def _collect(self) -> None:
         """Keep the answers of calls that have ended."""
-        for call in [call for call in self._calls if call.done]:
+        while self._ended:
+            call = self._ended.popleft()
+            if call not in self._calls:  # cancelled
+                continue
             one, asked, unsure = self._calls.pop(call)
+            self._room[one.mount.name] += 1
             if call.started is not None and one.mount.execution != "inline":
                 self._busy.append((call.started, call.ended or monotonic()))
-            n = len(self)
-            answer = one.mount.read(call, n, None if len(asked) == n else asked)
-            self._answers[one.mount.name].take(answer, one.rows, unsure)
+            answer = one.mount.answer(call, None if len(asked) == len(self) else asked)
+            self._answers[one.mount.name].take(answer, asked, one.rows, unsure)
             self._agenda.answered(one)
+
+    def _launch(self) -> None:
+        """Ask what may be asked. A mount has no more calls than it has room for: the others wait
+        here, where no `queue_timeout` runs against a mount that is only slow."""
+        queues = self._agenda.ready.items()
+        while open_ones := [name for name, slices in queues if slices and self._room[name] > 0]:
+            for name in open_ones:
+                self._ask(self._agenda.ready[name].popleft())
 
     def _rows(self, rows: Rows) -> RewardBatch:
         """These rows as one batch."""
@@ -296,13 +320,15 @@ class StreamedScoring:
             return self._whole if len(rows) == len(self) else self._whole.take(rows.tolist())
         sources = [source for source in map(self._source.__getitem__, rows.tolist()) if source]
         if len({id(batch) for batch, _ in sources}) == 1:
-            return sources[0][0].take(index for _, index in sources)
+            batch, index = sources[0][0], [index for _, index in sources]
+            is_whole = len(index) == len(batch) and index == list(range(len(batch)))
+            return batch if is_whole else batch.take(index)
         return RewardBatch.concat([batch.take([index]) for batch, index in sources])
 
     # -- the thread that launches, collects and ends what is overdue -----------------------------
 
     def _wake(self) -> None:
-        if self._driver is None and self._agenda.ready and not self._closed:
+        if self._driver is None and self._agenda.has_ready and not self._closed:
             self._driver = threading.Thread(
                 target=self._drive, name="reward-streaming", daemon=True
             )
@@ -315,16 +341,36 @@ class StreamedScoring:
             with self._lock:
                 try:
                     self._collect()
-                    while self._agenda.ready:
-                        self._ask(self._agenda.ready.popleft())
+                    self._launch()
                 except BaseException as error:  # noqa: BLE001 - a boundary: `run` raises it
                     self._error = error
                     self.cancel()
                 if self._listener is not None:
                     with contextlib.suppress(RuntimeError):  # its loop was closed
                         self._listener()
-                if not self._calls and not self._agenda.ready:
+                if not self._calls and not self._agenda.has_ready:
                     self._driver = None
                     return
                 calls = list(self._calls)
             self._bell.wait(tend(calls))
+
+
+def _check_step(
+    ids: Sequence[str], group_ids: Sequence[Hashable] | None, slice_groups: int
+) -> None:
+    if slice_groups < 1:
+        raise ValueError(f"slice_groups must be at least 1, not {slice_groups}")
+    if group_ids is not None and len(group_ids) != len(ids):
+        raise ContractError(
+            "group_ids has a wrong length",
+            provider="batch",
+            value=len(group_ids),
+            bound=f"{len(ids)} rows",
+        )
+    if len(set(ids)) != len(ids):
+        raise ContractError(
+            "a sample id stands twice",
+            provider="batch",
+            value=Counter(ids).most_common(1)[0][0],
+            bound="unique ids",
+        )

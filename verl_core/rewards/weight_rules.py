@@ -110,6 +110,9 @@ class WeightRules:
         errors = _Refusals()
         values: dict[str, float] = {}
         for key, value in changes.items():
+            if not isinstance(key, str):
+                errors.add(str(key)[:60], "a mount's name is a text")
+                continue
             name = composed(key)
             if self._known(name, dials, errors):
                 number = _number(value)

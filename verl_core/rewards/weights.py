@@ -49,6 +49,8 @@ __all__ = ["StaleRevision", "WeightChange", "WeightError", "WeightSnapshot", "We
 
 logger = logging.getLogger(__name__)
 
+_MAX_STEP = 1 << 53  # beyond it a JSON reader may take one step for another
+
 Observer: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 
 
@@ -334,6 +336,6 @@ def _observed(observer: Observer, before: WeightSnapshot, after: WeightSnapshot)
 
 
 def _as_step(step: int) -> int:
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise ValueError(f"a step is a whole number >= 0, not {step!r}")
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _MAX_STEP:
+        raise ValueError(f"a step is a whole number from 0 to 2^53, not {step!r}")
     return step

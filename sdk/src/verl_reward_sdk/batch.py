@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from verl_reward_sdk.errors import ContractError
-from verl_reward_sdk.rows import Rows, frozen, picked, uncopied
+from verl_reward_sdk.rows import Rows, frozen, joined, picked, uncopied
 from verl_reward_sdk.turns import (
     Message,
     Prompt,
@@ -98,11 +98,8 @@ class RewardBatch:
             _check_length(f"columns[{name!r}]", column, n)
         columns = {name: frozen(column) for name, column in self.columns.items()}
         object.__setattr__(self, "columns", MappingProxyType(columns))
-        if len(set(self.sample_ids)) != n:
-            twice = next(s for s in self.sample_ids if list(self.sample_ids).count(s) > 1)
-            raise ContractError(
-                "a sample id stands twice", provider="batch", value=twice, bound="unique ids"
-            )
+        _check_unique(self.sample_ids)
+        _check_groups(self.group_ids or ())
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -165,19 +162,28 @@ class RewardBatch:
             for name in _ROW_FIELDS
             for value in (getattr(self, name),)
         }
+        _check_unique(kept["sample_ids"])
         columns = {name: picked(column, index) for name, column in self.columns.items()}
-        taken = replace(self, **kept, columns=columns)
-        taken._views.update({name: tuple(picked(v, index)) for name, v in self._views.items()})
-        return taken
+        views = {name: tuple(picked(v, index)) for name, v in self._views.items()}
+        return self._with(kept, columns, views)
 
     def with_columns_only(self, names: Iterable[str]) -> RewardBatch:
         """The same rows with only those data-set columns; views are computed once for both."""
         keep = frozenset(names)
         columns = {name: column for name, column in self.columns.items() if name in keep}
-        same = object.__new__(type(self))  # its rows have passed every check
-        mine = {"columns": MappingProxyType(columns), "_computed": self._views}
-        same.__dict__.update(self.__dict__ | mine)
-        return same
+        return self._with({}, columns, self._views)
+
+    def _with(
+        self,
+        state: Mapping[str, Any],
+        columns: Mapping[str, Sequence[Any]],
+        views: dict[str, tuple[Any, ...]],
+    ) -> RewardBatch:
+        """Another batch of frozen rows that have passed every check: none is made again."""
+        other = object.__new__(type(self))
+        mine = {"columns": MappingProxyType(columns), "_computed": views}
+        other.__dict__.update({**self.__dict__, **state, **mine})
+        return other
 
     @classmethod
     def concat(cls, batches: Sequence[RewardBatch]) -> RewardBatch:
@@ -203,13 +209,10 @@ class RewardBatch:
                 raise ContractError(
                     f"{name} stands in some batches only", provider="batch", value=name
                 )
-            merged[name] = (
-                None if all(missing) else [row for value in values for row in uncopied(value)]
-            )
-        columns = {
-            name: [v for b in batches for v in uncopied(b.columns[name])] for name in first.columns
-        }
-        return replace(first, **merged, columns=columns)
+            merged[name] = None if all(missing) else joined(values)
+        _check_unique(merged["sample_ids"])
+        columns = {name: joined([b.columns[name] for b in batches]) for name in first.columns}
+        return first._with(merged, columns, {})
 
     # -- records and other trainers' shapes ----------------------------------------------
 
@@ -374,8 +377,35 @@ def _check_finish_reason(reasons: Sequence[Any]) -> None:
             )
 
 
+def _check_groups(ids: Sequence[Any]) -> None:
+    for row, group in enumerate(ids):
+        try:
+            hash(group)
+        except TypeError as error:
+            raise ContractError(
+                "a group id is a value that can be changed",
+                provider="batch",
+                row=row,
+                value=str(group)[:60],
+                bound="a text, a number or a tuple",
+            ) from error
+
+
+def _check_unique(ids: Sequence[str]) -> None:
+    if len(set(ids)) != len(ids):
+        seen: set[str] = set()
+        twice = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+        raise ContractError(
+            "a sample id stands twice", provider="batch", value=twice, bound="unique ids"
+        )
+
+
 def _check_length(name: str, value: Any, n: int) -> None:
-    if isinstance(value, str) or len(value) != n:
+    if isinstance(value, str):
+        raise ContractError(
+            f"{name} is one text", provider="batch", value=value[:60], bound=f"{n} of them, a list"
+        )
+    if len(value) != n:
         raise ContractError(
             f"{name} has a wrong length", provider="batch", value=len(value), bound=f"{n} rows"
         )

@@ -78,7 +78,7 @@ class RewardResult:
                 bound="RewardResult or a sequence of float | None",
             )
         values, present = numbers(answer, "scores", provider)
-        return cls(scores=values, present=present)
+        return cls(scores=values, present=None if present.all() else present)
 
     def checked(
         self, *, provider: str, n: int, score_range: tuple[float, float]

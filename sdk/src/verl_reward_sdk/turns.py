@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_reward_sdk.errors import ContractError
+
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message]
 
@@ -24,7 +26,15 @@ def as_messages(prompt: Prompt) -> list[Message]:
 def last_turn(completion: Prompt) -> str:
     if isinstance(completion, str):
         return completion
-    return _content(completion[-1]) if completion else ""
+    is_list = isinstance(completion, Sequence) and not isinstance(completion, bytes)
+    if is_list and (not completion or isinstance(completion[-1], Mapping)):
+        return _content(completion[-1]) if completion else ""
+    raise ContractError(
+        "a completion is neither a text nor a list of messages",
+        provider="batch",
+        value=type(completion).__name__,
+        bound="a text, or messages with role and content",
+    )
 
 
 def _content(message: Message) -> str:

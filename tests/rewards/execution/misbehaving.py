@@ -153,6 +153,27 @@ class Obedient(RewardProvider[ProviderConfig]):
         time.sleep(600)
         return 1.0
 
+    def do_lines(self, count: str) -> float:
+        os.write(1, b"a line\n" * int(count))
+        return 1.0
+
+    def do_flood(self) -> float:
+        while True:
+            os.write(1, b"a\n" * 30_000)
+
+    def do_daemon(self, path: str, then: str) -> float:
+        """One that has left its parents, its session and its environment."""
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                line = f'echo $$ > "{path}.new"; mv "{path}.new" "{path}"; exec sleep 600'
+                os.execve("/bin/sh", ["sh", "-c", line], {"PATH": os.environ["PATH"]})
+            os._exit(0)
+        os.wait()
+        while not Path(path).exists():
+            time.sleep(0.01)
+        return float(self.obey(*then.split("+")))
+
     def do_block_twice(self) -> float:
         os.write(2, b"x" * 300_000)
         return 1.0

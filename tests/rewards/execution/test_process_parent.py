@@ -157,4 +157,5 @@ def test_a_fork_of_the_parent_neither_uses_nor_ends_its_workers(parent):
     )
     assert process.wait(60) == 0
     lines = process.communicate()[0].splitlines()
-    assert lines == ["its workers belong to another process: this one is a fork", "[ True]"]
+    assert lines[0].startswith("its workers belong to another process: this one is a fork")
+    assert lines[1:] == ["[ True]"]

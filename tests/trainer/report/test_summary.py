@@ -72,6 +72,18 @@ def test_a_missed_check_stands_out_with_its_target(make_run: MakeRun) -> None:
     assert shown.count("target: ") == shown.count("NOT MET")
 
 
+def test_a_mount_that_failed_at_times_is_told(make_run: MakeRun) -> None:
+    run = make_run(steps=4)
+    path = run / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for step, line in enumerate(lines):
+        line["reward/tone/failed"] = 0.25 if step == 1 else 0.0
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    shown = " ".join(summary_of(run).split())
+    assert "tone failed on " in shown
+    assert "% of its rows, in 1 of 4 steps" in shown
+
+
 def test_a_run_without_evaluation_gets_one_sentence(make_run: MakeRun) -> None:
     run = make_run(steps=3)
     for name in ("before", "after"):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import copy
+=======
+from collections.abc import Mapping
+>>>>>>> 8b791b6f9193095e658984b6f47c24506d955dd3
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic_core import to_jsonable_python
 
 from verl_core.config.mount import CacheConfig
 from verl_core.rewards.answer import Answer
@@ -109,7 +116,11 @@ class MountCache:
 
     def _settings(self) -> Any:
         try:
+<<<<<<< HEAD
             return self._written.model_dump(mode="json")
+=======
+            return _plain(self._provider.config)
+>>>>>>> 8b791b6f9193095e658984b6f47c24506d955dd3
         except Exception as error:
             raise ConfigError(
                 f"its scores cannot be cached: its config cannot be written ({told(error)})",
@@ -149,3 +160,19 @@ class MountCache:
         rows, self._shared.rows = self._shared.rows, None
         if rows is not None:
             rows.close()
+
+
+def _plain(value: Any) -> Any:
+    """A config as plain values, with what it does not show elsewhere too: secrets, and fields that
+    are left out of its JSON. They may matter to a score, and end in a digest only."""
+    match value:
+        case BaseModel():
+            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+            return {name: _plain(inner) for name, inner in fields.items()}
+        case SecretStr() | SecretBytes():
+            return [type(value).__name__, value.get_secret_value()]
+        case Mapping():
+            return {_plain(key): _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+    return to_jsonable_python(value)

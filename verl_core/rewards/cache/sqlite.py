@@ -70,7 +70,7 @@ class SqliteStore:
         self._close: Callable[[], object] = lambda: None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _folder_lock(path.parent):
+            with _alone(path):
                 self._open_or_replace()
         except (sqlite3.Error, OSError) as error:
             raise ConfigError(
@@ -179,7 +179,7 @@ class SqliteStore:
     def _begin_anew(self, error: Exception) -> None:
         """Reopen the path: as another process has replaced it, or with a new file."""
         self._close()
-        with _folder_lock(self.path.parent):
+        with _alone(self.path):
             if _inode(self.path) == self._inode:
                 self._move_aside(error)
             self._open_or_replace()
@@ -194,7 +194,7 @@ class SqliteStore:
             self._connect()
 
     def _move_aside(self, error: Exception) -> None:
-        """Under the folder's lock: nobody opens the file meanwhile."""
+        """Under the file's lock: nobody opens the file meanwhile."""
         aside = self.path.with_name(f"{self.path.name}.damaged")
         # The log first: beside a new file it would be taken for that one's.
         for suffix in ("-wal", "-shm", ""):
@@ -244,7 +244,7 @@ class SqliteStore:
                 file=self.path,
                 hint="use the verl-reward that wrote it, or delete the file: it is only a cache",
             )
-        connection.execute("PRAGMA journal_mode = WAL")  # alone with it, under the folder's lock
+        connection.execute("PRAGMA journal_mode = WAL")  # alone with it, under its lock
         connection.execute("PRAGMA synchronous = NORMAL")
         if not tables:
             connection.execute("BEGIN IMMEDIATE")
@@ -280,16 +280,31 @@ def _slices(keys: Sequence[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 @contextmanager
-def _folder_lock(folder: Path) -> Iterator[None]:
-    """One process at a time opens or replaces files of the folder; a killed one lets go."""
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time opens or replaces `path`; a killed one lets go.
+
+    The lock is on a file of its own (``.lock``), which stays: whoever would delete it could give
+    two processes a lock each. One that is held for too long, as by a stopped process, is an error.
+    """
     try:
         import fcntl
     except ImportError:  # not POSIX: an open file cannot be moved there anyway
         yield
         return
-    handle = os.open(folder, os.O_RDONLY)
+    name = path.with_name(f"{path.name}.lock")
+    handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        end = time.monotonic() + _OPEN_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"another process has held {name} for {_OPEN_SECONDS:.0f} s"
+                    ) from None
+                time.sleep(0.01)
         yield
     finally:
         os.close(handle)

@@ -11,6 +11,7 @@ from typing import Any
 from verl_core.rewards.execution.asynchronous import AsyncRunner
 from verl_core.rewards.execution.breaker import GuardedRunner
 from verl_core.rewards.execution.call import Bell, Call, Limits, Runner, wait_any
+from verl_core.rewards.execution.held import HeldRunner
 from verl_core.rewards.execution.inline import InlineRunner
 from verl_core.rewards.execution.thread import ThreadRunner
 from verl_core.rewards.execution.work import Build, Work
@@ -47,11 +48,11 @@ def make_runner(
     if execution == "inline":
         runner = InlineRunner(name, provider, work.limits)
     elif execution == "async":
-        runner = AsyncRunner(name, provider, build, work)
+        runner = HeldRunner(AsyncRunner(name, provider, build, work))
     elif execution == "thread":
-        runner = ThreadRunner(name, provider, build, work)
+        runner = HeldRunner(ThreadRunner(name, provider, build, work))
     else:
-        runner = _process(work, path)
+        runner = HeldRunner(_process(work, path))
     return runner if work.breaker is None else GuardedRunner(runner, work.breaker, work.limits)
 
 

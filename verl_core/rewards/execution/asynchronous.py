@@ -5,28 +5,26 @@ coroutine that blocks holds up nobody else. At its deadline a call is cancelled.
 blocked cannot cancel anything: once a call has waited for its start in vain, the instance is
 abandoned, and a fresh one is built, as for `thread`.
 
-asyncio ends a loop where a task raises `SystemExit` or `KeyboardInterrupt`. Here either only fails
-the call (or the set-up) that raised it; what a task of the provider's own raises is logged.
+A coroutine that ignores its cancellation goes on: it counts against `workers` and holds its host's
+slot as long as it does, and after a while it counts as abandoned. So many abandoned calls and loops
+(`max_abandoned`), and the mount fails at once, until some of them end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from verl_core.rewards.execution.async_loop import Flight, Instance, awaited
 from verl_core.rewards.execution.call import Call, wait_loaded
-from verl_core.rewards.execution.slots import HostSlots, Slot
-from verl_core.rewards.execution.work import Build, Score, Work, scorer
+from verl_core.rewards.execution.owner import Owner
+from verl_core.rewards.execution.slots import HostSlots
+from verl_core.rewards.execution.work import Build, Work
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
@@ -35,87 +33,12 @@ from verl_reward_sdk.provider import RewardProvider
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0
+#: What a coroutine may take to end once it was cancelled, before it counts as abandoned.
+_GRACE_SECONDS = 5.0
+#: A loop that has not turned for so long, while calls wait in vain, is blocked.
+_BLOCKED_SECONDS = 1.0
 _WIDTH = 64
-
-
-class _Instance:
-    """One provider and the loop it lives on."""
-
-    def __init__(self, name: str, build: Build, work: Work) -> None:
-        self._name = name
-        self._build = build
-        self._retries = work.retries
-        self._stopped = False
-        self.provider: RewardProvider[Any] | None = None
-        self.score: Score | None = None
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._serve, name=f"reward-{name}", daemon=True)
-        self.thread.start()
-        self.ready: Future[None] = asyncio.run_coroutine_threadsafe(self._setup(), self.loop)
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self._turn()
-            for task in (tasks := asyncio.all_tasks(self.loop)):
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        finally:
-            self.loop.close()
-
-    def _turn(self) -> None:
-        """Run the loop until `stop`, whatever a task of the provider's own raises out of it."""
-        while not self._stopped:
-            try:
-                self.loop.run_forever()
-            except BaseException:  # a boundary: nobody can be told but the log
-                logger.exception("mount %s: a task of its own failed", self._name)
-
-    async def _setup(self) -> None:
-        with _contained():
-            self.provider = self._build()
-            await awaited(self.provider.setup)
-            self.score = scorer(self.provider, self._retries)
-
-    async def close(self) -> None:
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        if self.provider is not None:
-            with _contained():
-                await awaited(self.provider.close)
-
-    def stop(self) -> None:
-        self._stopped = True
-        with contextlib.suppress(RuntimeError):  # it was stopped before
-            self.loop.call_soon_threadsafe(self.loop.stop)
-
-
-@dataclass
-class _Flight:
-    """A call that was handed to a loop.
-
-    Args:
-        instance: whose loop.
-        task: the coroutine's.
-        seen: the loop has turned since: what holds the call up now is not the loop.
-        slot: of its host.
-    """
-
-    instance: _Instance
-    task: Future[None] | None = None
-    seen: bool = False
-    slot: Slot | None = None
-
-    def end(self) -> None:
-        """Give back its slot; the second time does nothing."""
-        if self.slot is not None:
-            self.slot.release()
-
-    def cancel(self) -> None:
-        """Give up; a loop that is blocked does so when it turns again."""
-        self.end()
-        if self.task is not None:
-            self.task.cancel()
+_HELD_UP = "its event loop is held up by a call that does not await, or by its setup"
 
 
 class AsyncRunner:
@@ -135,21 +58,26 @@ class AsyncRunner:
         self._limits = work.limits
         self._slots: HostSlots | None = work.slots
         self._width = work.workers or _WIDTH
+        self._owner = Owner("threads")
         self._lock = threading.Lock()
         self._first: RewardProvider[Any] | None = first
-        self._instance: _Instance | None = None
-        self._abandoned: list[_Instance] = []
+        self._instance: Instance | None = None
+        self._abandoned: list[Instance] = []
         self._queue: deque[Call] = deque()
-        self._calls: dict[Call, _Flight] = {}
+        self._calls: dict[Call, Flight] = {}
         self._restarts = 0
         self._closed = False
 
     @property
     def exhausted(self) -> bool:
+        if self._owner.elsewhere:
+            return True
         with self._lock:
-            return self._blocked() >= self._limits.max_abandoned
+            return self._refusal() is not None
 
     def setup(self) -> None:
+        if self._owner.elsewhere:
+            raise self._owner.error()
         with self._lock:
             instance = self._current()
         try:
@@ -160,6 +88,9 @@ class AsyncRunner:
 
     def submit(self, batch: RewardBatch) -> Call:
         call = Call(batch, self._limits, self)
+        if self._owner.elsewhere:
+            call.fail(self._owner.error())
+            return call
         with self._lock:
             if self._closed:
                 call.fail(ProviderError("the mount was closed"))
@@ -169,22 +100,23 @@ class AsyncRunner:
         return call
 
     def tend(self, now: float) -> None:
+        if self._owner.elsewhere:
+            for call in (*self._queue, *self._calls):  # nobody else is here
+                call.fail(self._owner.error())
+            return
         with self._lock:
             for call, flight in list(self._calls.items()):
                 if call.overdue(now):
-                    del self._calls[call]
                     self._expire(call, flight)
-            for call in [call for call in self._queue if call.overdue(now)]:
-                self._queue.remove(call)
-                call.fail(
-                    ProviderTimeout(
-                        f"not begun within queue_timeout: {self._limits.queue_timeout:g} s:"
-                        f" {len(self._calls)} calls are under way (workers: {self._width})"
-                    )
-                )
+            late = [call for call in self._queue if call.overdue(now)]
+            if late:
+                self._expire_waiting(late, now)
             self._feed()
 
     def cancel(self, call: Call) -> None:
+        if self._owner.elsewhere:
+            call.fail(self._owner.error())
+            return
         with self._lock:
             flight = self._calls.pop(call, None)
             if call in self._queue:
@@ -198,15 +130,15 @@ class AsyncRunner:
         return {"workers": self._width, "restarts": self._restarts}
 
     def close(self) -> None:
+        if self._owner.elsewhere:
+            return  # its loop's thread is not here, and the provider is that one's
         with self._lock:
             self._closed = True
             instance, self._instance = self._instance, None
-            flights, self._calls = self._calls, {}
-            for call in (*self._queue, *flights):
+            for call in (*self._queue, *self._calls):
                 call.fail(ProviderError("the mount was closed"))
             self._queue.clear()
-        for flight in flights.values():
-            flight.end()
+            self._calls.clear()
         if instance is None:
             return
         closing = asyncio.run_coroutine_threadsafe(instance.close(), instance.loop)
@@ -218,84 +150,149 @@ class AsyncRunner:
             logger.exception("mount %s: close() failed", self._name)
         instance.stop()
         instance.thread.join(_CLOSE_SECONDS)
+        if instance.thread.is_alive():
+            logger.warning(
+                "mount %s: its event loop is blocked: its thread was left behind", self._name
+            )
 
     # -- inside; the lock is held ------------------------------------------------------------------
 
     def _feed(self) -> None:
         """Hand calls to the loop, as many as may be under way."""
-        if self._queue and self._blocked() >= self._limits.max_abandoned:
-            error = ProviderTimeout(
-                f"{self._blocked()} of its event loops are blocked (max_abandoned: "
-                f"{self._limits.max_abandoned}); a provider that blocks belongs in"
-                " `execution: process`"
-            )
-            for call in self._queue:
-                call.fail(error)
-            self._queue.clear()
-        while self._queue and len(self._calls) < self._width and not self._closed:
-            call = self._queue.popleft()
-            flight = _Flight(self._current())
-            self._calls[call] = flight
-            flight.task = asyncio.run_coroutine_threadsafe(
-                self._run(call, flight), flight.instance.loop
-            )
+        if not self._queue:
+            return
+        refusal = self._refusal()
+        if refusal is not None:
+            while self._queue:
+                self._queue.popleft().fail(ProviderTimeout(refusal))
+        while self._queue and self._under_way() < self._width and not self._closed:
+            self._hand_over(self._queue.popleft())
 
-    def _blocked(self) -> int:
+    def _hand_over(self, call: Call) -> None:
+        try:
+            flight = Flight(call, self._current())
+            flight.launch(self._run, self._over)
+        except Exception as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
+            self._instance = None
+            call.fail(ProviderError(f"no event loop can be had: {told(error)}"))
+            return
+        # The loop cannot have ended it yet: that takes the lock.
+        self._calls[call] = flight
+        flight.instance.flights.add(flight)
+
+    def _under_way(self) -> int:
+        """Calls that its loop has, cancelled ones that go on among them."""
+        return 0 if self._instance is None else len(self._instance.flights)
+
+    def _refusal(self) -> str | None:
+        """Why no further call is taken; None where one is."""
         self._abandoned = [one for one in self._abandoned if one.thread.is_alive()]
-        return len(self._abandoned)
+        blocked, deaf = len(self._abandoned), self._deaf(_GRACE_SECONDS)
+        if blocked + deaf < self._limits.max_abandoned and deaf < self._width:
+            return None
+        parts = [f"{blocked} of its event loops are blocked"] if blocked else []
+        parts += [f"{deaf} of its calls go on though they were cancelled"] if deaf else []
+        return (
+            f"{' and '.join(parts)} (max_abandoned: {self._limits.max_abandoned}, workers:"
+            f" {self._width}); a provider that does such things belongs in `execution: process`"
+        )
 
-    def _current(self) -> _Instance:
+    def _deaf(self, seconds: float) -> int:
+        """How many calls of its loop were cancelled so long ago and go on."""
         if self._instance is None:
-            first, self._first = self._first, None
+            return 0
+        since = monotonic() - seconds
+        flights = self._instance.flights
+        return sum(flight.told is not None and flight.told <= since for flight in flights)
+
+    def _current(self) -> Instance:
+        if self._instance is None:
+            self._owner.take()
+            first = self._first
             build = self._build if first is None else lambda: first
+            self._instance = Instance(self._name, build, self._how)
+            self._first = None
             self._restarts += first is None
-            self._instance = _Instance(self._name, build, self._how)
         return self._instance
 
-    def _expire(self, call: Call, flight: _Flight) -> None:
+    def _expire(self, call: Call, flight: Flight) -> None:
+        """End a call that its loop has."""
+        del self._calls[call]
         queue = f"{self._limits.queue_timeout:g} s"
         blocked = call.started is None and not flight.seen
         if call.started is not None:
             said = f"no answer within timeout: {self._limits.timeout:g} s"
         elif blocked:
-            said = (
-                f"not begun within queue_timeout: {queue}: its event"
-                " loop is held up by a call that does not await, or by its setup"
-            )
+            said = f"not begun within queue_timeout: {queue}: {_HELD_UP}"
         else:
             assert self._slots is not None  # what else would it wait for
             said = str(self._slots.too_late(self._limits.queue_timeout))
         call.fail(ProviderTimeout(said))  # before the cancellation can say something else
         flight.cancel()
         if blocked and self._instance is flight.instance:
-            self._instance = None
-            self._abandoned.append(flight.instance)
-            flight.instance.stop()  # ends the thread, should the loop ever turn again
+            self._abandon(flight.instance)
+
+    def _expire_waiting(self, late: list[Call], now: float) -> None:
+        """End calls that no loop has; their deadline has passed."""
+        deaf = self._deaf(0.0)
+        why = f"{self._under_way()} calls are under way (workers: {self._width})"
+        if deaf:
+            why += f", {deaf} of them though they were cancelled"
+        if self._instance is not None and self._is_blocked(self._instance, now):
+            why = _HELD_UP
+            self._abandon(self._instance)
+        for call in late:
+            self._queue.remove(call)
+            queue = f"{self._limits.queue_timeout:g} s"
+            call.fail(ProviderTimeout(f"not begun within queue_timeout: {queue}: {why}"))
+
+    def _is_blocked(self, instance: Instance, now: float) -> bool:
+        """Whether its loop has not come to cancel a call in a long time."""
+        since = now - min(self._limits.queue_timeout, _BLOCKED_SECONDS)
+        return any(
+            flight.asked is not None and flight.told is None and flight.asked <= since
+            for flight in instance.flights
+        )
+
+    def _abandon(self, instance: Instance) -> None:
+        self._instance = None
+        self._abandoned.append(instance)
+        instance.stop()  # ends the thread, should the loop ever turn again
 
     # -- on the loop -------------------------------------------------------------------------------
 
-    def _drop(self, instance: _Instance) -> None:
+    def _drop(self, instance: Instance) -> None:
         with self._lock:
             if self._instance is instance:
                 self._instance = None
         instance.stop()
 
-    async def _run(self, call: Call, flight: _Flight) -> None:
-        try:
-            await self._score(call, flight)
-        finally:
-            flight.end()
-            with self._lock:
-                self._calls.pop(call, None)
-                self._feed()
+    def _over(self, flight: Flight) -> None:
+        """Its coroutine has ended, or was never begun."""
+        flight.end()
+        with self._lock:
+            flight.instance.flights.discard(flight)
+            self._calls.pop(flight.call, None)
+            flight.call.fail(ProviderError("the call was cancelled"))  # does nothing to an end
+            self._feed()
 
-    async def _score(self, call: Call, flight: _Flight) -> None:
+    async def _run(self, flight: Flight) -> None:
+        try:
+            await self._score(flight.call, flight)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
+            flight.call.fail(error)
+
+    async def _score(self, call: Call, flight: Flight) -> None:
         instance = flight.instance
         try:
             if not instance.ready.done():
                 await asyncio.shield(asyncio.wrap_future(instance.ready))
             instance.ready.result()
-        except Exception as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and not instance.ready.cancelled():
+                raise  # it is this call's own
             self._drop(instance)
             call.fail(ProviderError(f"it could not be set up again: {told(error)}"))
             return
@@ -308,31 +305,5 @@ class AsyncRunner:
             except ProviderTimeout:
                 call.fail(self._slots.too_late(self._limits.queue_timeout))
                 return
-        if not call.begin():
-            return
-        try:
-            answer = await awaited(instance.score, call.batch)
-        except asyncio.CancelledError:
-            call.fail(ProviderError("the call was cancelled"))
-            raise
-        except BaseException as error:  # noqa: BLE001 - a boundary: the mount turns it into failed rows
-            call.fail(error)
-        else:
-            call.succeed(answer)
-
-
-@contextlib.contextmanager
-def _contained() -> Iterator[None]:
-    """What is neither an `Exception` nor a cancellation comes as a `ProviderError`."""
-    try:
-        yield
-    except (Exception, asyncio.CancelledError):
-        raise
-    except BaseException as error:
-        raise ProviderError(told(error)) from error
-
-
-async def awaited(method: Callable[..., Any], *args: object) -> object:
-    """What `method` gives; an asynchronous provider may leave setup and close synchronous."""
-    answer = method(*args)
-    return await answer if inspect.isawaitable(answer) else answer
+        if call.begin():
+            call.succeed(await awaited(instance.score, call.batch))

@@ -13,7 +13,6 @@ start workers again without bound or end the pool, and kill a worker without its
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -21,11 +20,13 @@ from time import monotonic
 from typing import Any
 
 from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.owner import Owner
 from verl_core.rewards.execution.process_child import Child
 from verl_core.rewards.execution.process_line import Line
 from verl_core.rewards.execution.process_place import Place
 from verl_core.rewards.execution.recipe import Recipe
 from verl_core.rewards.execution.slots import HostSlots
+from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ProviderError, ProviderTimeout
 
@@ -61,7 +62,7 @@ class ProcessRunner:
         self._line = Line(
             recipe.name, recipe.packed(), limits, workers, slots, setup_timeout, tuple(secrets)
         )
-        self._owner = os.getpid()
+        self._owner = Owner("workers")
         self._places = [Place(self._line, number) for number in range(workers)]
         # The workers end with this process anyway; their children only if somebody kills them.
         weakref.finalize(self, _kill, self._line.children, self._line.over, self._owner)
@@ -78,6 +79,8 @@ class ProcessRunner:
 
     @property
     def exhausted(self) -> bool:
+        if self._owner.elsewhere:
+            return True
         with self._line.lock:
             return self._line.refusal(monotonic()) is not None
 
@@ -87,6 +90,9 @@ class ProcessRunner:
         Raises:
             ConfigError, ProviderError: what one of them raised, or how it died.
         """
+        if self._owner.elsewhere:
+            raise self._owner.error()
+        self._owner.take()
         with self._line.lock:
             if self._line.closed:
                 raise ProviderError("the mount was closed")
@@ -98,9 +104,10 @@ class ProcessRunner:
 
     def submit(self, batch: RewardBatch) -> Call:
         call = Call(batch, self._line.limits, self)
-        if os.getpid() != self._owner:
-            call.fail(ProviderError("its workers belong to another process: this one is a fork"))
+        if self._owner.elsewhere:
+            call.fail(self._owner.error())
             return call
+        self._owner.take()
         with self._line.lock:
             refusal = self._line.refusal(monotonic())
             if self._line.closed:
@@ -109,13 +116,26 @@ class ProcessRunner:
                 call.fail(ProviderError(refusal))
             else:
                 self._line.queue.append(call)
-                for place in self._places:
-                    place.ask()
+                self._ask()
         return call
+
+    def _ask(self) -> None:
+        """Have some worker take the newest call; the lock is held."""
+        for place in self._places:
+            try:
+                place.ask()
+            except (OSError, RuntimeError) as error:  # no more descriptors, or threads
+                if not any(place.thread for place in self._places):
+                    self._line.drop(ProviderError(f"no worker can be started: {told(error)}"))
 
     def tend(self, now: float) -> None:
         """End what is overdue. The thread of its place kills the worker at the same time; one that
         cannot, because it is stuck in sending or receiving, is helped."""
+        if self._owner.elsewhere:
+            for one in (*self._line.queue, *(place.call for place in self._places)):
+                if one is not None:
+                    one.fail(self._owner.error())  # nobody else is here
+            return
         stuck: list[Child] = []
         with self._line.lock:
             for place in self._places:
@@ -135,6 +155,9 @@ class ProcessRunner:
 
     def cancel(self, call: Call) -> None:
         """Take it out of the line. One that runs goes on; its answer is dropped."""
+        if self._owner.elsewhere:
+            call.fail(self._owner.error())
+            return
         with self._line.lock:
             if call in self._line.queue:
                 self._line.queue.remove(call)
@@ -142,6 +165,8 @@ class ProcessRunner:
 
     def close(self) -> None:
         """Let the workers go: 5 s for calls and the providers' `close`, then they are killed."""
+        if self._owner.elsewhere:
+            return  # they are not this process's to end
         with self._line.lock:
             self._line.over.set()
             self._line.drop(ProviderError("the mount was closed"))
@@ -159,8 +184,7 @@ class ProcessRunner:
         _join(threads, _CLOSE_SECONDS)
 
     def describe(self) -> dict[str, Any]:
-        with self._line.lock:
-            restarts = sum(max(0, place.starts - 1) for place in self._places)
+        restarts = sum(max(0, place.starts - 1) for place in self._places)
         return {"workers": len(self._places), "restarts": restarts}
 
 
@@ -170,9 +194,9 @@ def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
         thread.join(max(0.0, end - monotonic()))
 
 
-def _kill(children: set[Child], over: threading.Event, owner: int) -> None:
+def _kill(children: set[Child], over: threading.Event, owner: Owner) -> None:
     """At the interpreter's exit: nobody closed the mount."""
-    if os.getpid() == owner:
+    if not owner.elsewhere:
         over.set()
         for child in list(children):
             child.kill()

@@ -3,7 +3,9 @@
 It is spawned, never forked, by `subprocess`, in a session of its own: Ctrl-C in the terminal does
 not reach it, and one signal ends its whole process group. (`multiprocessing` would import the
 user's script again in each worker, and refuses to start one from a daemonic process.) Descendants
-that left the group are found by their parents, and by a variable that all of them inherit.
+that left the group are found by their parents, which on Linux is the worker itself for those whose
+own has ended, and by a variable that they inherit. What escapes: a daemon that has dropped that
+variable, where the worker crashes; on macOS, any such daemon.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from time import monotonic
 
 import psutil
 
-from verl_core.config.secrets import without
+from verl_core.rewards.execution.process_output import Output
 from verl_core.rewards.execution.process_wire import MAX_ANSWER
+from verl_core.rewards.raised import told
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +39,6 @@ _BOOT = (
 _LOOK_SECONDS = 0.05
 _EXIT_SECONDS = 1.0
 _REAP_SECONDS = 5.0
-_MAX_LINE = 2000
-_MAX_DRAIN = 2**20
 
 
 class Child:
@@ -55,14 +56,11 @@ class Child:
 
     def __init__(self, name: str, secrets: Sequence[str] = ()) -> None:
         self._name = name
-        self._secrets = tuple(secrets)
         self._lock = threading.Lock()  # no signal may follow the reaping: the number is free then
         self._reaped = False
         self._mark = uuid.uuid4().hex
         self._started = time.time()
         self._ended: str | None = None
-        self._partial = b""
-        self.last_line = ""
         self._connection, theirs = Pipe()
         try:
             self._process = self._spawn(theirs)
@@ -71,10 +69,16 @@ class Child:
             raise
         finally:
             theirs.close()
+        try:
+            self._look = psutil.Process(self._process.pid)
+        except BaseException as error:  # no descriptor is left to look at it
+            self._process.kill()
+            self._process.communicate()
+            self._connection.close()
+            raise OSError(f"the new process cannot be looked at: {told(error)}") from error
         assert self._process.stdout is not None  # a pipe
-        self._output: int | None = self._process.stdout.fileno()
-        os.set_blocking(self._output, False)
-        self._look = psutil.Process(self._process.pid)
+        who = f"mount {name}, worker {self._process.pid}"
+        self._output = Output(self._process.stdout.fileno(), who, secrets)
 
     def _spawn(self, theirs: Connection) -> subprocess.Popen[bytes]:
         number = theirs.fileno()
@@ -135,17 +139,22 @@ class Child:
         watched: list[Connection | int] = [self._connection, *others]
         end = None if timeout is None else monotonic() + timeout
         while True:
-            outputs = [] if self._output is None else [self._output]
+            output = self._output.descriptor
+            outputs = [] if output is None else [output]
             rest = None if end is None else max(0.0, end - monotonic())
             ready = wait([*watched, *outputs], rest)
-            if self._output in ready:
-                self._drain()
+            if output in ready:
+                self._output.drain()
             if self._connection in ready:
                 return True
             if not ready or any(other in ready for other in others):
                 return False
             if rest == 0.0:
                 return False
+
+    def sum_up(self) -> None:
+        """A call begins or has ended: what it may print is counted anew."""
+        self._output.sum_up()
 
     # -- end ---------------------------------------------------------------------------------------
 
@@ -176,17 +185,26 @@ class Child:
         with self._lock:
             if self._reaped:
                 return
-            family = self._family()
+            family: list[psutil.Process] = []
+            try:
+                family = self._family()
+            except (OSError, psutil.Error) as error:  # too many open files, most likely
+                logger.warning(
+                    "mount %s: the children of worker %d cannot be looked for: %s",
+                    self._name,
+                    self.pid,
+                    told(error),
+                )
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             for process in family:
-                with contextlib.suppress(psutil.Error):
+                with contextlib.suppress(psutil.Error, OSError):
                     process.kill()
 
     def _family(self) -> list[psutil.Process]:
         """All its descendants, each stopped, so that none of them begets more meanwhile."""
         found: dict[int, psutil.Process] = {}
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
             self._look.suspend()
         while True:
             new = [p for p in self._descendants() if p.pid not in found and p.pid != self.pid]
@@ -194,7 +212,7 @@ class Child:
                 return list(found.values())
             for process in new:
                 found[process.pid] = process
-                with contextlib.suppress(psutil.Error):
+                with contextlib.suppress(psutil.Error, OSError):
                     process.suspend()
 
     def _descendants(self) -> list[psutil.Process]:
@@ -214,6 +232,8 @@ class Child:
             return bool(self._look.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
         except psutil.NoSuchProcess:
             return True
+        except (psutil.Error, OSError):  # too many open files: it shows at the next look
+            return False
 
     def _reap(self) -> int | None:
         """Its exit code, once everything that was open to it is closed; None where the kernel does
@@ -230,9 +250,7 @@ class Child:
                     self._name,
                     self.pid,
                 )
-        if self._output is not None:
-            self._drain()
-        self._say(self._partial)
+        self._output.finish()
         self._connection.close()
         assert self._process.stdout is not None  # a pipe
         self._process.stdout.close()
@@ -242,7 +260,8 @@ class Child:
         if code is None:
             return "its worker could not be killed"
         if code >= 0:
-            said = f" (its last words: {self.last_line})" if code and self.last_line else ""
+            words = self._output.last_line
+            said = f" (its last words: {words})" if code and words else ""
             return f"its worker exited with code {code}{said}"
         try:
             name = signal.Signals(-code).name
@@ -250,31 +269,3 @@ class Child:
             name = "a signal"
         why = ": killed from outside, or out of memory" if -code == signal.SIGKILL else ""
         return f"its worker died by {name} (signal {-code}){why}"
-
-    # -- what it prints ----------------------------------------------------------------------------
-
-    def _drain(self) -> None:
-        """Pass on what it printed so far, line by line."""
-        taken = 0
-        while self._output is not None and taken < _MAX_DRAIN:
-            try:
-                chunk = os.read(self._output, 65536)
-            except BlockingIOError:
-                return
-            if not chunk:
-                self._output = None  # all of its ends are closed
-                return
-            taken += len(chunk)
-            *lines, self._partial = (self._partial + chunk).split(b"\n")
-            for line in lines:
-                self._say(line)
-            if len(self._partial) > _MAX_LINE:
-                self._say(self._partial)
-                self._partial = b""
-
-    def _say(self, line: bytes) -> None:
-        text = without(line.decode("utf-8", "replace"), self._secrets)[:_MAX_LINE].rstrip()
-        text = "".join(c if c.isprintable() or c == "\t" else "?" for c in text)
-        if text:
-            self.last_line = text
-            logger.warning("mount %s, worker %d: %s", self._name, self.pid, text)

@@ -56,19 +56,31 @@ class Place:
     def start(self) -> Future[None]:
         """Begin, or begin again at once; ends when the worker is set up or has failed."""
         if self.thread is None:
-            self._pipe = os.pipe()
-            for end in self._pipe:
-                os.set_blocking(end, False)
-            name = f"reward-{self._line.name}-{self._number}"
-            self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self.thread.start()
+            self._begin()
         elif self._line.down.pop(self._number, None) is not None:
             self._attempt = Future()
             self.wake()
         return self._attempt
 
+    def _begin(self) -> None:
+        self._pipe = os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        name = f"reward-{self._line.name}-{self._number}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            self._close_pipe()
+            raise
+        self.thread = thread
+
     def ask(self) -> None:
-        """There is a call in line."""
+        """There is a call in line.
+
+        Raises:
+            OSError, RuntimeError: the system has no more descriptors or threads.
+        """
         down = self._line.down.get(self._number)
         if self.thread is None or (down is not None and down.retry_at <= monotonic()):
             self.start()
@@ -81,22 +93,42 @@ class Place:
             with contextlib.suppress(BlockingIOError):  # it has been woken often enough
                 os.write(self._pipe[1], b"\0")
 
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            ends, self._pipe = self._pipe, None
+            for end in ends:
+                os.close(end)
+
     # -- its thread's life -------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while self._may_start():
-                child = self._start()
-                if child is not None:
-                    self._serve(child)
+                try:
+                    child = self._start()
+                    if child is not None:
+                        self._serve(child)
+                except Exception as error:  # noqa: BLE001 - a boundary: the place outlives it
+                    self._give_up(error)
         finally:
             with self._line.lock:
-                assert self._pipe is not None  # made by `start`
-                ends, self._pipe, self.thread = self._pipe, None, None
-                for end in ends:
-                    os.close(end)
+                self._close_pipe()
+                self.thread = None
                 if not self._attempt.done():
                     self._attempt.set_exception(ProviderError("the mount was closed"))
+
+    def _give_up(self, error: Exception) -> None:
+        """End the worker after what nobody foresaw; another is tried after a pause."""
+        logger.exception("mount %s: its worker is given up", self._line.name)
+        self._leave()
+        with self._line.lock:
+            call, child = self.call, self.child
+            self.call = None
+        if call is not None:
+            call.fail(error)
+        if child is not None:
+            self._end(child)
+        self._failed(ProviderError(f"its worker was given up: {told(error)}"))
 
     def _may_start(self) -> bool:
         """Wait until a process is wanted; False once the mount is closed."""
@@ -157,6 +189,9 @@ class Place:
         except VerlRewardError as error:
             self._end(child)
             return error
+        except Exception as error:  # noqa: BLE001 - a boundary: whoever waits gets the error
+            self._end(child)
+            return ProviderError(f"its worker cannot be set up: {told(error)}")
         return None
 
     def _ready(self, child: Child) -> None:
@@ -194,6 +229,10 @@ class Place:
             if call is not None:
                 try:
                     alive = self._execute(child, call)
+                except BaseException as error:  # noqa: BLE001 - a boundary: the place lives on
+                    call.fail(error)
+                    self._end(child)
+                    alive = False
                 finally:
                     if slot is not None:
                         slot.release()
@@ -201,6 +240,7 @@ class Place:
                         self.call = None
                 if not alive:
                     return
+                child.sum_up()
                 continue
             if self._line.closed:
                 self._leave()
@@ -217,7 +257,7 @@ class Place:
 
     def _next(self) -> tuple[Call | None, Slot | None]:
         """The next call, begun, and its host's slot; neither where there is nothing to do yet."""
-        slot = self._slot()
+        slot = self._slot_or_fail()
         with self._line.lock:
             if self._line.slots is None or slot is not None:
                 while self._line.queue:
@@ -228,6 +268,17 @@ class Place:
         if slot is not None:
             slot.release()
         return None, None
+
+    def _slot_or_fail(self) -> Slot | None:
+        """`_slot`; where none can be had at all, the first in line fails, and then the next."""
+        while True:
+            try:
+                return self._slot()
+            except Exception as error:  # noqa: BLE001 - a boundary: the place outlives it
+                self._leave()
+                with self._line.lock:
+                    if self._line.queue:
+                        self._line.queue.popleft().fail(error)
 
     def _slot(self) -> Slot | None:
         """A slot of the host, where there is a call for it; this thread stands in line for it."""
@@ -255,6 +306,7 @@ class Place:
     def _execute(self, child: Child, call: Call) -> bool:
         """One call, to its end; whether the worker lives on."""
         assert call.started is not None  # begun
+        child.sum_up()  # of what it printed while it was idle
         try:
             frame = pack_batch(call.batch)
         except ProviderError as error:

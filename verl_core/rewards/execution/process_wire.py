@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
@@ -162,7 +163,9 @@ def _columns(
         "reasons": {int(row): str(reason) for row, reason in result.reasons.items()},
         "token_scores": None
         if tokens is None
-        else [_packed_tokens(value, provider, row) for row, value in enumerate(tokens)],
+        else [
+            _packed_tokens(tokens[row], provider, row) if scored[row] else None for row in range(n)
+        ],
         "severity": None
         if result.severity is None
         else [
@@ -176,19 +179,23 @@ def _columns(
     }
 
 
-def _packed_tokens(value: Any, provider: str, row: int) -> bytes | list[tuple[int, int, float]]:
-    """A row's token scores: (T,) float64 as bytes, or its spans."""
-    array = np.asarray([] if value is None else value, dtype=np.float64)
-    if array.ndim == 1:
-        return array.tobytes()
-    if array.ndim == 2 and array.shape[1] == 3 and (array[:, :2] == array[:, :2].round()).all():
-        return [(int(start), int(end), score) for start, end, score in array.tolist()]
+def _packed_tokens(value: Any, provider: str, row: int) -> tuple[tuple[int, ...], bytes] | None:
+    """A scored row's token scores: their shape, and float64 as bytes. None stays None: it says
+    something else than an empty entry. What they must add up to is seen to by the mount."""
+    if value is None:
+        return None
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # ragged, or on another device
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind in "biuf" and (array.ndim == 1 or array.shape[1:] == (3,)):
+        return tuple(array.shape), array.astype(np.float64).tobytes()
     raise ContractError(
-        "token_scores holds neither values nor spans",
+        "token scores of neither form",
         provider=provider,
         row=row,
-        value=array.shape,
-        bound="(T,) values, or spans (start, end, score)",
+        value=value,
+        bound="(T,) numbers along response_ids, or spans (start, end, score)",
     )
 
 
@@ -287,7 +294,7 @@ def unpack(frame: bytes) -> RewardResult | tuple[str, ...] | None:
 
 
 def _result(message: Mapping[str, Any]) -> RewardResult:
-    tokens: Sequence[bytes | list[tuple[int, int, float]]] | None = message["token_scores"]
+    tokens: Sequence[tuple[tuple[int, ...], bytes] | None] | None = message["token_scores"]
     columns: Mapping[str, bytes] = message["extras"]
     extras: dict[str, Any] = {
         name: np.frombuffer(column, dtype=np.float64) for name, column in columns.items()
@@ -297,12 +304,17 @@ def _result(message: Mapping[str, Any]) -> RewardResult:
         present=np.frombuffer(message["present"], dtype=np.bool_),
         failures=message["failures"],
         reasons=message["reasons"],
-        token_scores=None
-        if tokens is None
-        else [np.frombuffer(v, dtype=np.float64) if isinstance(v, bytes) else v for v in tokens],
+        token_scores=None if tokens is None else [_tokens(packed) for packed in tokens],
         severity=message["severity"],
         extras=extras,
     )
+
+
+def _tokens(packed: tuple[tuple[int, ...], bytes] | None) -> npt.NDArray[np.float64] | None:
+    if packed is None:
+        return None
+    shape, values = packed
+    return np.frombuffer(values, dtype=np.float64).reshape(shape)
 
 
 def _error(message: Mapping[str, Any]) -> Exception:

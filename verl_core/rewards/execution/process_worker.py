@@ -7,6 +7,8 @@ Standard output and standard error belong to the provider.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import faulthandler
 import importlib
@@ -30,10 +32,14 @@ from verl_reward_sdk.errors import ConfigError
 from verl_reward_sdk.provider import RewardProvider
 
 if TYPE_CHECKING:
+    import psutil
+
     from verl_core.rewards.reload.copies import Taken
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _WATCH_SECONDS = 1.0
+_MAX_DEAD = 64
+_TIDY_SECONDS = 10.0
 
 
 def provider_of_plugin(
@@ -100,6 +106,8 @@ def main(descriptor: int, parent: int) -> None:
     """
     os.set_inheritable(descriptor, False)
     _die_with(parent)
+    if sys.platform == "linux":
+        _adopt()
     connection = Connection(descriptor)
     # A fork that kept it open would hide this process's death from the other end.
     os.register_at_fork(after_in_child=connection.close)
@@ -125,8 +133,12 @@ def _serve(connection: Connection) -> None:
         connection.send_bytes(pack_error(error))
         return
     connection.send_bytes(pack_ready(labels))
+    tidied = time.monotonic()
     while frame := connection.recv_bytes():
         connection.send_bytes(_scored(frame, score, recipe.name, (low, high)))
+        if time.monotonic() >= tidied + _TIDY_SECONDS:
+            _tidy()
+            tidied = time.monotonic()
     provider.close()
 
 
@@ -164,3 +176,50 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os.killpg(0, signal.SIGKILL)
+
+
+def _adopt() -> None:
+    """Become the parent of descendants whose own parent ends (daemons), so that they are found, and
+    killed with this process. What is left of them at an orderly end, this process kills itself."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Registered first, it runs last.
+    atexit.register(_end_family, os.getpid())
+
+
+def _children(*, recursive: bool) -> list[psutil.Process]:
+    """This process's children, or all its descendants; dead ones that nobody reaped among them."""
+    if sys.platform != "linux":
+        return []
+    try:
+        dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    if dead is None and not recursive:
+        return []
+    import psutil
+
+    return list(psutil.Process().children(recursive=recursive))
+
+
+def _tidy() -> None:
+    """Reap adopted children that are dead: nobody else will, and they would add up.
+
+    They look like the provider's own, whose exit code it may still ask for. So that many are left,
+    and the oldest go.
+    """
+    dead = []
+    for child in _children(recursive=False):
+        with contextlib.suppress(Exception):  # gone between two looks
+            if child.status() == "zombie":
+                dead.append((child.create_time(), child.pid))
+    for _, pid in sorted(dead)[:-_MAX_DEAD]:
+        with contextlib.suppress(ChildProcessError):  # the provider has just asked for it
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _end_family(own: int) -> None:
+    if os.getpid() != own:
+        return  # a fork, with a family of its own
+    for process in _children(recursive=True):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ its own, and of these the one that came first goes first. So nobody starves, and
 process looks at the files, every 50 ms and whenever a slot of this process becomes free.
 
 Processes that see another runtime folder (another user, another ``XDG_RUNTIME_DIR``, a container)
-have slots of their own.
+have slots of their own. A fork holds none of its parent's slots, and stands in no line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from verl_reward_sdk.errors import ConfigError, ProviderTimeout
+from verl_core.rewards.raised import told
+from verl_reward_sdk.errors import ConfigError, ProviderError, ProviderTimeout
 
 if TYPE_CHECKING:
     from verl_core.rewards.execution.call import Call
@@ -64,17 +65,17 @@ class HostSlots:
         digest = hashlib.sha256(name.encode()).hexdigest()[:12]
         self.folder = (folder or _runtime_folder()) / f"{readable}-{digest}"
         self._prepare()
-        self._line = _line_of(str(self.folder))
 
     def line_up(self, wake: Callable[[], None]) -> Ticket:
         """Get in line. `wake` is called, from any thread, when it may be worth a look."""
-        return Ticket(self, self._line, wake)
+        return Ticket(self, _line_of(str(self.folder)), wake)
 
     def acquire(self, timeout: float) -> Slot:
         """A slot; blocks at most `timeout` seconds.
 
         Raises:
             ProviderTimeout: none became free in time.
+            ProviderError: their files cannot be used.
         """
         event = threading.Event()
         ticket = self.line_up(event.set)
@@ -111,6 +112,9 @@ class HostSlots:
         """A slot for a call that is next in its mount's line; blocks.
 
         None once the call has ended: cancelled, or because none was free in its `queue_timeout`.
+
+        Raises:
+            ProviderError: their files cannot be used.
         """
         event = threading.Event()
         call.future.add_done_callback(lambda _: event.set())
@@ -157,31 +161,53 @@ class HostSlots:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise ConfigError(f"{self.folder} is no folder of this user: others could hold slots")
 
-    def free(self) -> int | None:
-        """The descriptor of a slot's file, locked for the caller; None where all are held."""
+    def free(self) -> _Locked | None:
+        """A slot's file, locked for the caller; None where all are held."""
         start = next(_numbers)
         for number in range(self.concurrency):
             path = self.folder / f"slot-{(start + number) % self.concurrency:04d}"
-            descriptor = _locked(path)
-            if descriptor is not None:
-                return descriptor
+            locked = _locked(path)
+            if locked is not None:
+                return locked
         return None
+
+
+class _Locked:
+    """A file that this process holds locked, until `release`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        self._lock = threading.Lock()
+        _held.add(self)
+
+    def release(self) -> bool:
+        """Unlock and close it. False the second time, which does nothing."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return False
+        _held.discard(self)
+        os.close(descriptor)
+        return True
+
+    def forget(self) -> None:
+        """In a fork, which has a copy: as long as that is open, nobody else gets the lock."""
+        descriptor, self._descriptor = self._descriptor, None
+        self._lock = threading.Lock()
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 class Slot:
     """The right to one call, until `release`; a context manager."""
 
-    def __init__(self, descriptor: int, line: _Line) -> None:
-        self._descriptor: int | None = descriptor
+    def __init__(self, locked: _Locked, line: _Line) -> None:
+        self._locked = locked
         self._line = line
-        self._lock = threading.Lock()
 
     def release(self) -> None:
         """Give it back. The second time does nothing."""
-        with self._lock:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        if self._locked.release():
             self._line.ring()
 
     def __enter__(self) -> Slot:
@@ -227,7 +253,7 @@ class Ticket:
         self._slots = slots
         self._line = line
         self._name = f"{_WAITING}{monotonic_ns():020d}-{os.getpid()}-{next(_numbers)}"
-        self._descriptor: int | None = None
+        self._announced: _Locked | None = None
         line.join(self, wake)
 
     @property
@@ -236,39 +262,61 @@ class Ticket:
         return POLL_SECONDS if self._line.first() is self else None
 
     def take(self) -> Slot | None:
-        """A slot, if there is one and it is this one's turn; the ticket has then ended."""
+        """A slot, if there is one and it is this one's turn; the ticket has then ended.
+
+        Raises:
+            ProviderError: the files cannot be used: a full disk, too many open files, a folder that
+                is one no more. The ticket stands in line until `leave`.
+        """
         if self._line.first() is not self:
             return None
         try:
-            descriptor = self._slots.free() if self._is_next() else None
-            if descriptor is None and self._descriptor is None:
-                self._announce()
+            return self._taken()
+        except (OSError, ConfigError) as error:
+            said = error.message if isinstance(error, ConfigError) else told(error)
+            raise ProviderError(
+                f"no slot of the host {self._slots.name!r} can be had in {self._slots.folder}:"
+                f" {said}"
+            ) from error
+
+    def _taken(self) -> Slot | None:
+        try:
+            locked = self._slots.free() if self._is_next() else None
+            if locked is None and self._announced is None:
+                self._announced = self._announce()
         except FileNotFoundError:  # somebody tidied up the runtime folder
             self._slots._prepare()
             return None
-        if descriptor is None:
+        if locked is None:
             return None
-        slot = Slot(descriptor, self._line)
         self.leave()
-        return slot
+        return Slot(locked, self._line)
 
     def leave(self) -> None:
         """Get out of line."""
         if not self._line.leave(self):
             return
-        if self._descriptor is not None:
-            with contextlib.suppress(FileNotFoundError):
+        if self._announced is not None:
+            with contextlib.suppress(OSError):  # it is gone, or the next in line removes it
                 os.unlink(self._slots.folder / self._name)
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._announced.release()
+            self._announced = None
         self._line.ring()
 
-    def _announce(self) -> None:
-        """Show other processes that somebody waits here. It is locked before it gets its name, so
-        that nobody takes it for a dead one's."""
+    def _announce(self) -> _Locked | None:
+        """Show other processes that somebody waits here. The file is locked before it gets its
+        name, so that nobody takes it for a dead one's."""
         hidden = self._slots.folder / f".{self._name}"
-        self._descriptor = _locked(hidden)
-        os.rename(hidden, self._slots.folder / self._name)
+        locked = _locked(hidden)
+        try:
+            os.rename(hidden, self._slots.folder / self._name)
+        except OSError:
+            with contextlib.suppress(OSError):  # it is gone with its folder
+                os.unlink(hidden)
+            if locked is not None:
+                locked.release()
+            raise
+        return locked
 
     def _is_next(self) -> bool:
         """Whether nobody alive, in any process, waits who came earlier."""
@@ -278,17 +326,19 @@ class Ticket:
             if name >= self._name:
                 return True
             path = self._slots.folder / name
-            descriptor = _locked(path, create=False)
-            if descriptor is None:
+            locked = _locked(path, create=False)
+            if locked is None:
                 return not path.exists() and self._is_next()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # whoever waited was killed
-            os.close(descriptor)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # whoever waited was killed
+            finally:
+                locked.release()
         return True
 
 
-def _locked(path: Path, *, create: bool = True) -> int | None:
-    """The descriptor of `path`, locked; None where somebody else holds it, or it is not there."""
+def _locked(path: Path, *, create: bool = True) -> _Locked | None:
+    """`path`, locked; None where somebody else holds it, or it is not there."""
     try:
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
@@ -297,12 +347,15 @@ def _locked(path: Path, *, create: bool = True) -> int | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
-        return None
-    return descriptor
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return _Locked(descriptor)
 
 
+_held: set[_Locked] = set()
 _lines: dict[str, _Line] = {}
 _lines_lock = threading.Lock()
 
@@ -310,6 +363,20 @@ _lines_lock = threading.Lock()
 def _line_of(folder: str) -> _Line:
     with _lines_lock:
         return _lines.setdefault(folder, _Line())
+
+
+def _forked() -> None:
+    """In a fork: its copies of this process's files are closed, and the threads that stood in line
+    did not come along."""
+    global _lines_lock
+    _lines_lock = threading.Lock()
+    _lines.clear()
+    for locked in _held:
+        locked.forget()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _runtime_folder() -> Path:

@@ -17,8 +17,9 @@ from typing import Any
 
 from verl_core.rewards.execution.call import Call, wait_loaded
 from verl_core.rewards.execution.inline import run
+from verl_core.rewards.execution.owner import Owner
 from verl_core.rewards.execution.slots import Slot
-from verl_core.rewards.execution.work import Build, Work, scorer
+from verl_core.rewards.execution.work import Build, Score, Work, scorer
 from verl_core.rewards.process_state import Culprit, kept
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
@@ -36,6 +37,7 @@ class _Instance:
 
     def __init__(self, provider: RewardProvider[Any] | None) -> None:
         self.provider = provider
+        self.score: Score | None = None
         self.ready: Future[None] = Future()
         self.threads: set[threading.Thread] = set()
         self.idle = 0
@@ -63,6 +65,7 @@ class ThreadRunner:
         self._retries = work.retries
         self._slots = work.slots
         self._width = work.workers or (_WIDTH if first.thread_safe else 1)
+        self._owner = Owner("threads")
         # All of the below is guarded by this condition's lock.
         self._work = threading.Condition()
         self._queue: deque[Call] = deque()
@@ -75,10 +78,14 @@ class ThreadRunner:
 
     @property
     def exhausted(self) -> bool:
+        if self._owner.elsewhere:
+            return True
         with self._work:
             return self._hung() >= self._limits.max_abandoned
 
     def setup(self) -> None:
+        if self._owner.elsewhere:
+            raise self._owner.error()
         with self._work:
             instance = self._current()
             if not instance.threads:
@@ -87,6 +94,9 @@ class ThreadRunner:
 
     def submit(self, batch: RewardBatch) -> Call:
         call = Call(batch, self._limits, self)
+        if self._owner.elsewhere:
+            call.fail(self._owner.error())
+            return call
         with self._work:
             if self._closed:
                 call.fail(ProviderError("the mount was closed"))
@@ -99,6 +109,10 @@ class ThreadRunner:
         return call
 
     def tend(self, now: float) -> None:
+        if self._owner.elsewhere:
+            for call in (*self._queue, *self._starting, *self._running):  # nobody else is here
+                call.fail(self._owner.error())
+            return
         with self._work:
             for call, (instance, thread, slot) in list(self._running.items()):
                 if call.overdue(now):
@@ -117,6 +131,9 @@ class ThreadRunner:
 
     def cancel(self, call: Call) -> None:
         """Take it out of the line. One that runs goes on; its answer is dropped."""
+        if self._owner.elsewhere:
+            call.fail(self._owner.error())
+            return
         with self._work:
             if call in self._queue:
                 self._queue.remove(call)
@@ -128,6 +145,8 @@ class ThreadRunner:
         return {"workers": self._width, "restarts": self._restarts}
 
     def close(self) -> None:
+        if self._owner.elsewhere:
+            return  # its threads are not here, and the provider is theirs
         with self._work:
             self._closed = True
             instance, self._instance = self._instance, None
@@ -161,14 +180,27 @@ class ThreadRunner:
     def _man(self, instance: _Instance) -> None:
         """See to it that somebody takes the newest call."""
         if len(self._queue) > instance.idle and len(instance.threads) < self._width:
-            self._spawn(instance)
+            try:
+                self._spawn(instance)
+            except RuntimeError as error:  # the system has no more threads
+                if not instance.threads:
+                    self._drop_line(ProviderError(f"no thread can be started: {told(error)}"))
+
+    def _drop_line(self, error: ProviderError) -> None:
+        while self._queue:
+            self._queue.popleft().fail(error)
 
     def _spawn(self, instance: _Instance) -> None:
+        self._owner.take()
         thread = threading.Thread(
             target=self._serve, args=(instance,), name=f"reward-{self._name}", daemon=True
         )
         instance.threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            instance.threads.discard(thread)
+            raise
 
     def _poison(self, instance: _Instance) -> None:
         if instance.poisoned:
@@ -178,10 +210,7 @@ class ThreadRunner:
             self._instance = None
         self._work.notify_all()  # its idle threads go home
         if self._hung() >= self._limits.max_abandoned:
-            error = self._exhaustion()
-            for call in self._queue:
-                call.fail(error)
-            self._queue.clear()
+            self._drop_line(self._exhaustion())
         elif self._queue:
             self._man(self._current())
 
@@ -191,25 +220,29 @@ class ThreadRunner:
         thread = threading.current_thread()
         try:
             if self._load(instance):
-                assert instance.provider is not None  # loaded
-                score = scorer(instance.provider, self._retries)
                 while (found := self._next(instance, thread)) is not None:
-                    call, slot = found
-                    try:
-                        # Its other calls in this thread are not to find what this one changes.
-                        with kept(self._culprit, of_thread=True):
-                            run(call, score)
-                    finally:
-                        if slot is not None:
-                            slot.release()
-                        with self._work:
-                            self._running.pop(call, None)
+                    self._execute(instance, *found)
         finally:
             with self._work:
                 instance.threads.discard(thread)
                 last = self._closed and not instance.threads
             if last and not instance.poisoned and instance.ready.exception() is None:
                 self._release(instance)
+
+    def _execute(self, instance: _Instance, call: Call, slot: Slot | None) -> None:
+        """One call, to its end."""
+        assert instance.score is not None  # loaded
+        try:
+            # Its other calls in this thread are not to find what this one changes.
+            with kept(self._culprit, of_thread=True):
+                run(call, instance.score)
+        except BaseException as error:  # noqa: BLE001 - a boundary: this thread has other calls
+            call.fail(error)
+        finally:
+            if slot is not None:
+                slot.release()
+            with self._work:
+                self._running.pop(call, None)
 
     def _release(self, instance: _Instance) -> None:
         """Close the provider in the thread that it knows."""
@@ -229,6 +262,7 @@ class ThreadRunner:
             if instance.provider is None:
                 instance.provider = self._build()
             instance.provider.setup()
+            instance.score = scorer(instance.provider, self._retries)
         except BaseException as error:  # noqa: BLE001 - a boundary: whoever waits gets the error
             self._fail_to_load(instance, error)
             return False
@@ -240,9 +274,7 @@ class ThreadRunner:
         with self._work:
             if self._instance is instance:
                 self._instance = None
-            said = f"it could not be set up again: {told(error)}"
-            while self._queue:
-                self._queue.popleft().fail(ProviderError(said))
+            self._drop_line(ProviderError(f"it could not be set up again: {told(error)}"))
         instance.ready.set_exception(error)
 
     def _next(
@@ -250,11 +282,15 @@ class ThreadRunner:
     ) -> tuple[Call, Slot | None] | None:
         """The next call, begun, and its host's slot; None once the thread may go home."""
         while (call := self._first(instance)) is not None:
-            slot = None if self._slots is None else self._slots.acquire_for(call)
+            slot: Slot | None = None
+            try:
+                slot = None if self._slots is None else self._slots.acquire_for(call)
+            except BaseException as error:  # noqa: BLE001 - a boundary: this thread has other calls
+                call.fail(error)
             with self._work:
                 self._starting.discard(call)
                 if call.done:
-                    pass  # cancelled, or too late
+                    pass  # cancelled, too late, or without a slot
                 elif instance.poisoned or self._closed:
                     self._pass_on(call)
                 elif call.begin():

@@ -98,7 +98,7 @@ def _same_labels(mount: Mount, before: Mount) -> None:
 def labels_of(mount: Mount) -> tuple[str, ...] | None:
     """The labels of a provider that is set up; None where it has none."""
     inner: Any = mount.runner
-    if isinstance(inner, GuardedRunner):
+    while hasattr(inner, "inner"):  # behind a breaker, and held
         inner = inner.inner
     found = inner.labels if hasattr(inner, "labels") else mount.provider.labels
     return None if found is None else tuple(map(str, found))

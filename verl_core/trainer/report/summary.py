@@ -17,6 +17,7 @@ from rich.text import Text
 
 from verl_core.trainer.display import printable
 from verl_core.trainer.near import near
+from verl_core.trainer.report.failures import failure_sentences
 from verl_core.trainer.report.page import figure_value, outcome
 from verl_core.trainer.report.statistics import TOO_FEW
 from verl_core.trainer.report.story import earlier, number, signed
@@ -52,6 +53,8 @@ def print_summary(
     if checks:
         console.print(_checks(checks))
         console.print(Text(f"{WHAT}\nSE: standard error of the change.", style="dim"))
+    for sentence in failure_sentences(report.get("failures", ())):
+        console.print(Text(sentence.replace("\u00a0", " "), style="yellow"))
     console.print()
     for label, place in _places(run_dir, talk or talk_command(run_dir)):
         # Not wrapped, so that a command can be copied whole.
