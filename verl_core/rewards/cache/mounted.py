@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import copy
-=======
 from collections.abc import Mapping
->>>>>>> 8b791b6f9193095e658984b6f47c24506d955dd3
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +113,7 @@ class MountCache:
 
     def _settings(self) -> Any:
         try:
-<<<<<<< HEAD
-            return self._written.model_dump(mode="json")
-=======
-            return _plain(self._provider.config)
->>>>>>> 8b791b6f9193095e658984b6f47c24506d955dd3
+            return _plain(self._written)
         except Exception as error:
             raise ConfigError(
                 f"its scores cannot be cached: its config cannot be written ({told(error)})",
