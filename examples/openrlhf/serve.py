@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import uvicorn
 
 from verl_core.integrations.openrlhf_server import reward_app
+from verl_core.trainer.model_source import resolve_model
+from verl_reward_sdk import ConfigError
 
 HERE = Path(__file__).resolve().parent
 
@@ -15,7 +18,11 @@ HERE = Path(__file__).resolve().parent
 def main() -> None:
     """Answer ``POST /get_reward`` until Ctrl-C."""
     model = os.environ.get("MODEL", "HuggingFaceTB/SmolLM2-135M-Instruct")
-    app = reward_app(HERE / "run.yaml", tokenizer=model, label="answer")
+    try:
+        folder = resolve_model(model, say=print).path
+        app = reward_app(HERE / "run.yaml", tokenizer=folder, label="answer")
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
     uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("PORT", "5000")))
 
 

@@ -2,7 +2,8 @@
 
     python examples/reward-node/train_classifier.py [--out FILE]
 
-Every fifth pair of sentences is held out; what the classifier makes of them is printed.
+It writes ``runs/plain_words.safetensors``, not over the file that lies beside it. Every fifth pair
+of sentences is held out; what the classifier makes of them is printed.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ def accuracy(model: PlainWords, rows: list[tuple[str, float]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=FOLDER / "plain_words.safetensors")
+    parser.add_argument("--out", type=Path, default=Path("runs") / "plain_words.safetensors")
     out = parser.parse_args().out
     rows = read(FOLDER / "sentences.jsonl")
     held_out = [row for i, row in enumerate(rows) if i // 2 % 5 == 4]
     model = train([row for row in rows if row not in held_out])
     print(f"{len(held_out)} held-out sentences: {accuracy(model, held_out):.0%} told apart")
+    out.parent.mkdir(parents=True, exist_ok=True)
     save_file(model.state_dict(), out)
     print(f"wrote {out}")
 

@@ -6,6 +6,7 @@ python examples/trl/train.py [--model NAME] [--steps N] [--weights FILE]
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from datasets import load_dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from verl_core.integrations.trl import reward_functions
+from verl_core.trainer.model_source import resolve_model
+from verl_reward_sdk import ConfigError
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "customer-service" / "prompts.jsonl"
@@ -28,6 +31,10 @@ def main() -> None:
     parser.add_argument("--output", default="runs/trl")
     parser.add_argument("--weights", help="a weights.db: weights that may be changed meanwhile")
     given = parser.parse_args()
+    try:
+        model = str(resolve_model(given.model, say=print).path)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
 
     args = GRPOConfig(
         output_dir=given.output,
@@ -45,7 +52,7 @@ def main() -> None:
     )
     rewards = reward_functions(HERE / "run.yaml", args=args, weights=given.weights)
     trainer = GRPOTrainer(
-        model=given.model,
+        model=model,
         args=args,
         reward_funcs=rewards.reward_funcs,
         train_dataset=load_dataset("json", data_files=str(DATA), split="train"),

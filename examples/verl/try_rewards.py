@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from verl_core.trainer.model_source import resolve_model
+from verl_reward_sdk import ConfigError
 
 HERE = Path(__file__).resolve().parent
 
@@ -23,11 +25,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4, help="so many of val.jsonl")
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     arguments = parser.parse_args()
+    try:
+        model = str(resolve_model(arguments.model, say=print).path)
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+    if not (HERE / "val.jsonl").is_file():
+        sys.exit(f"error: val.jsonl is missing: python {HERE / 'make_data.py'} writes it")
     lines = (HERE / "val.jsonl").read_text("utf-8").splitlines()[: arguments.rows]
     rows = [json.loads(line) for line in lines]
     # What the shop would say, and what says nothing, in turn.
     answers = [said for row in rows for said in (row["reward_model"]["ground_truth"], "Hm.")]
-    show(answers, score(str(resolve_model(arguments.model).path), rows, answers))
+    print("Waiting for verl's reward workers: Ray starts them, and each loads verl…", flush=True)
+    show(answers, score(model, rows, answers))
 
 
 def score(model: str, rows: list[dict[str, Any]], answers: list[str]) -> Any:

@@ -56,7 +56,12 @@ def test_an_unknown_key_names_the_nearest_one(
         ("reward: [tone]\n", "tone", "reward[0]", "expected a mapping"),
         ("plugins: [a, 1]\n", "1", "plugins[1]", "expected text, got 1"),
         (SCORED + "dataflow: {rollout: actor}\n", "actor", "dataflow.rollout", "a list"),
-        (SCORED + "dataflow: {update: [3]}\n", "3", "dataflow.update[0]", "expected text, got 3"),
+        (
+            SCORED + "dataflow: {update: [3]}\n",
+            "3",
+            "dataflow.update[0]",
+            "expected text or {name: …, node_class: module.Class}, got 3",
+        ),
     ],
 )
 def test_a_wrong_type_is_refused_and_nothing_is_converted(

@@ -15,9 +15,10 @@ from tests.config.conftest import GATE, SCORED, TONE, Complain, check
     ("keys", "at", "path", "words"),
     [
         ("wieght: 2", "wieght", "tone.wieght", "unknown key | did you mean 'weight'?"),
-        ("weight: '2'", "'2'", "tone.weight", "expected a number, got '2' | 2 without quotes"),
-        ("weight: true", "true", "tone.weight", "expected a number, got true"),
-        ("weight: null", "null", "tone.weight", "expected a number, got null"),
+        ("weight: '2'", "'2'", "tone.weight", "expected a number or a schedule | 2 without quotes"),
+        ("weight: true", "true", "tone.weight", "{cosine: …} or {step: …}), got true"),
+        ("weight: null", "null", "tone.weight", "expected a number or a schedule | got null"),
+        ("weight: linear", "linear", "tone.weight", "expected a number or a schedule ({linear: "),
         ("weight: -0.5", "-0.5", "tone.weight", "must be at least 0, got -0.5"),
         ("init_kwargs: [a]", "init_kwargs", "tone.init_kwargs", "expected a mapping"),
         ("timeout: 0", "0", "tone.timeout", "greater than 0"),
@@ -29,12 +30,18 @@ from tests.config.conftest import GATE, SCORED, TONE, Complain, check
         ("execution: inline, workers: 2", "2}", "tone.workers", "not for an inline mount"),
         ("retries: 1.5", "1.5", "tone.retries", "expected a whole number"),
         ("retry_wait: 2", "2}", "tone.retry_wait", "needs retries:"),
+        ("retries: 3, retry_wait: 100, timeout: 60", "100", "tone.retry_wait",
+         "no retry waits longer than 10 s, got 100 | after 60 s | write 10 or less"),
+        ("retries: 3, retry_wait: 9, timeout: 8", "9", "tone.retry_wait",
+         "no retry can begin in time: the first waits at least 9 s | after 8 s"),
+        ("retries: 1, timeout: 0.5", "1,", "tone.retries", "at least 0.5 s | after 0.5 s"),
         ("breaker: {failures: 0}", "0}", "tone.breaker.failures", "at least 1, got 0"),
         ("host: {concurrency: 2}", "host", "tone.host.name", "missing"),
         ("cache: {row: 5}", "row", "tone.cache.row", "did you mean 'rows'?"),
         ("execution: thred", "thred", "tone.execution", "did you mean 'thread'?"),
         ("normalize: grup", "grup", "tone.normalize", "did you mean 'group'?"),
-        ("on_error: ignore", "ignore", "tone.on_error", "'mask', 'abstain' or 'raise'"),
+        ("on_error: ignore", "ignore", "tone.on_error", "'raise' or {default: x}, got 'ignore'"),
+        ("on_error: default", "default", "tone.on_error", "or {default: x}, got 'default'"),
         ("on_error: {defalt: 1}", "defalt", "tone.on_error.defalt", "did you mean 'default'?"),
         ("safe_globals: [a.B, c]", "c]", "tone.safe_globals[1]", "module.Class, got 'c'"),
         ("node_class: a.B", "a.B", "tone.node_class", "exclude each other"),
@@ -43,7 +50,7 @@ from tests.config.conftest import GATE, SCORED, TONE, Complain, check
         ("applies_to: x = 1", "x = 1", "tone.applies_to", "write == for equality"),
         ("only_if: a > 1", "a > 1", "tone.only_if", "needs after:"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_key_of_a_mount_is_named_by_the_mounts_name(
     complain: Complain, keys: str, at: str, path: str, words: str
 ) -> None:

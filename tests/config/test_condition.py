@@ -103,6 +103,13 @@ def test_a_bad_condition_says_what_was_expected_and_where(text: str, words: str)
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["a && b", "a is 1", "a ~ 'x'", "a >", "a not 1", "(a"])
+def test_a_condition_that_cannot_be_read_is_told_the_operators(text: str) -> None:
+    with pytest.raises(ConditionError) as caught:
+        parse_condition(text)
+    assert "(operators: == != < <= > >= in, not in, and, or, not)" in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["a < 'x'", "a in 3", "'x' in a"])
 def test_what_has_no_order_is_an_error_and_not_false(text: str) -> None:
     condition = parse_condition(text)

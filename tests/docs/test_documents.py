@@ -23,7 +23,7 @@ RUN = [
     *(ROOT / page for page in ("CONTRIBUTING.md", "SECURITY.md")),
     *(ROOT / "plugins" / name / "README.md" for name in PLUGINS),
     *sorted(ROOT.glob("examples/*/README.md")),
-    *(ROOT / "docs" / page for page in ("fusion.md", "peers.md", "reload.md")),
+    *(ROOT / "docs" / page for page in ("fusion.md", "mounts.md", "peers.md", "reload.md")),
 ]
 ALL = [
     *RUN,

@@ -61,6 +61,7 @@ def test_verl_s_loop_tells_a_good_answer_from_none(example, tiny_model_dir):
     table = [line.split() for line in said.splitlines() if line.strip()]
     start = next(number for number, words in enumerate(table) if words[0] == "acc")
     assert table[start][1:3] == ["reward/accuracy", "reward/tone"]
+    assert any(line.startswith("Waiting for verl's reward workers") for line in said.splitlines())
     good, none, other, none_again = (float(words[0]) for words in table[start + 1 : start + 5])
     assert min(good, other) > max(none, none_again)
 

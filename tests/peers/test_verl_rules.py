@@ -105,7 +105,7 @@ def test_a_reward_for_evaluation_alone_is_refused_and_the_same_one_is_not(run):
 def test_gdpo_is_refused_because_the_advantage_is_verl_s(run):
     stages = {"rollout": ["actor"], "reward": ["tone"], "advantage": ["gdpo"], "update": ["ppo"]}
     said = refusal(run(TONE, dataflow=stages))
-    assert "dataflow.advantage: verl cannot carry gdpo: " in said
+    assert "dataflow.advantage[0]: verl cannot carry gdpo: " in said
 
 
 def test_all_refusals_are_told_at_once_a_line_each(run):

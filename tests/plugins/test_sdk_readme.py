@@ -71,7 +71,12 @@ def python(installed: Path, home: Path, *arguments: str) -> str:
 
 
 def test_the_example_is_about_twenty_lines(files):
-    assert set(files) == {"pyproject.toml", "verl_reward_keywords.py", "test_keywords.py"}
+    assert set(files) == {
+        "pyproject.toml",
+        "verl_reward_keywords.py",
+        "test_keywords.py",
+        "verl_reward_judge.py",
+    }
     lines = [line for line in files["verl_reward_keywords.py"].splitlines() if line.strip()]
     assert len(lines) <= 24
 
@@ -100,7 +105,7 @@ def test_info_shows_the_examples_setting(installed, tmp_path):
 
 def test_the_readmes_mount_scores_in_the_engine_with_no_edit_to_the_core(installed, tmp_path):
     text = README.read_text(encoding="utf-8")
-    [run] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    run = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]
     [row] = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     (tmp_path / "run.yaml").write_text(run, encoding="utf-8")
     (tmp_path / "prompts.jsonl").write_text(row, encoding="utf-8")

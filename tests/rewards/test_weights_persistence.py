@@ -74,7 +74,7 @@ def test_the_live_store_wins_over_a_changed_config(
         again = WeightStore(THREE | {"tone": 3.0}, run_id="r", path=path)
     assert again.snapshot().revision == 1
     assert again.snapshot().weights["tone"] == 1.0
-    assert "reward.tone.weight is 3.0 in the config now" in caplog.text
+    assert "reward.tone.weight is 3 in the config now" in caplog.text
     again.close()
 
 

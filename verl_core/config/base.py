@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -30,6 +31,13 @@ T = TypeVar("T")
 #: YAML has lists only; the models hold tuples.
 Items = Annotated[tuple[T, ...], Field(strict=False)]
 Pair = Annotated[tuple[T, T], Field(strict=False)]
+
+
+@dataclass(frozen=True)
+class OrForm:
+    """In `Annotated`: the other form that a value may have, told to those who wrote neither."""
+
+    text: str
 
 
 def _from_base(path: Path, info: ValidationInfo) -> Path:

@@ -55,6 +55,10 @@ _ORDER: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
+#: Told wherever a condition cannot be read.
+_OPERATORS = "operators: == != < <= > >= in, not in, and, or, not"
+
+
 class ConditionError(ValueError):
     """A condition that cannot be read, or that compares what has no order."""
 
@@ -123,6 +127,7 @@ class _Parser:
             raise ConditionError(
                 f"cannot read {found[:12]!r} at character {len(self.text) - len(found) + 1}"
                 + (": write == for equality" if found.startswith("=") else "")
+                + f" ({_OPERATORS})"
             )
         self.kind, self.token = match.lastgroup, match[match.lastgroup]
         self.at, self.end = match.start(match.lastgroup), match.end()
@@ -131,7 +136,8 @@ class _Parser:
 
     def expected(self, what: str) -> ConditionError:
         found = self.token if self.kind == "end" else repr(self.token)
-        return ConditionError(f"expected {what} at character {self.at + 1}, found {found}")
+        place = f"at character {self.at + 1}"
+        return ConditionError(f"expected {what} {place}, found {found} ({_OPERATORS})")
 
     def take(self, kind: str, token: str) -> bool:
         if (self.kind, self.token) != (kind, token):

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
-from verl_core.config.base import Items, Model
+from verl_core.config.base import Items, Model, OrForm
+from verl_core.config.mount import MountConfig
 from verl_core.config.mount_rules import DOTTED
 from verl_core.config.names import composed
 from verl_core.config.problems import Finding, refuse
@@ -42,6 +43,7 @@ def _form(value: Any) -> str:
 Entry = Annotated[
     Annotated[str, AfterValidator(composed), Tag("name")] | Annotated[NodeConfig, Tag("node")],
     Discriminator(_form),
+    OrForm("{name: …, node_class: module.Class}"),
 ]
 Stage = Annotated[Items[Entry], Field(min_length=1)]
 
@@ -62,6 +64,89 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
 LATER = ("rloo",)
 
 
+def default_dataflow(
+    mounts: Sequence[MountConfig], *, needs_reference: bool
+) -> dict[str, list[str]]:
+    """The stages of a run that writes none.
+
+    Gates follow the rewards, but for those that a reward waits for, and those that they wait for.
+
+    Args:
+        mounts: the run's.
+        needs_reference: a KL term or a node reads the reference model.
+    """
+    early = _waited_for(mounts)
+    gates = [mount.name for mount in mounts if mount.is_gate and mount.name not in early]
+    rewards = [mount.name for mount in mounts if mount.name not in gates]
+    flow = {"rollout": ["actor", "ref_model"] if needs_reference else ["actor"]}
+    flow["reward"] = rewards or gates
+    if rewards and gates:
+        flow["safety"] = gates
+    return flow | {"advantage": ["grpo"], "update": ["ppo"]}
+
+
+def _waited_for(mounts: Sequence[MountConfig]) -> set[str]:
+    """The mounts that must have scored before some reward."""
+    waits = {mount.name: mount.depends_on for mount in mounts}
+    found: set[str] = set()
+    ahead = [name for mount in mounts if not mount.is_gate for name in mount.depends_on]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += waits.get(name, ())
+    return found
+
+
+def completed(
+    flow: Mapping[str, Sequence[str | NodeConfig]],
+    mounts: Sequence[MountConfig],
+    *,
+    needs_reference: bool,
+) -> dict[str, tuple[str | NodeConfig, ...]]:
+    """`flow` with the stages that it leaves out as they are in a run that writes none.
+
+    Written stages keep their order. `rollout` comes first, the rewards behind it, then the gates;
+    `advantage` stands before `update`, which is last. Nothing is put in for a stage whose name is
+    misspelt, or whose nodes stand in another stage: `dataflow_findings` tells of those.
+
+    Args:
+        flow: ``dataflow:`` as it is written.
+        mounts, needs_reference: as in `default_dataflow`.
+    """
+    spare = [stage for stage in flow if stage not in STAGES]
+    placed = {entry_name(entry) for entries in flow.values() for entry in entries}
+    usual = default_dataflow(mounts, needs_reference=needs_reference)
+    stages: list[tuple[str, tuple[str | NodeConfig, ...]]]
+    stages = [(stage, tuple(entries)) for stage, entries in flow.items()]
+
+    def rest(stage: str) -> tuple[str, ...]:
+        return tuple(name for name in usual.get(stage, ()) if name not in placed)
+
+    def put(stage: str, entries: tuple[str, ...], *, before: str = "", behind: str = "") -> None:
+        elsewhere = placed.intersection(BUILT_IN.get(stage, ()))
+        if not entries or stage in flow or elsewhere or nearest(stage, spare) is not None:
+            return
+        names = [name for name, _ in stages]
+        at = 0
+        if before:
+            at = names.index(before) if before in names else len(names)
+        elif behind in names:
+            at = names.index(behind) + 1
+        stages.insert(at, (stage, entries))
+
+    put("rollout", rest("rollout"))
+    rewards, gates = rest("reward"), rest("safety")
+    if "safety" in flow:  # a stage of the user's own, which is left as it is written
+        rewards, gates = rewards + gates, ()
+    put("reward", rewards, behind="rollout")
+    if "reward" not in flow:
+        put("safety", gates, behind="reward")
+    put("update", rest("update"), before="the end")
+    put("advantage", rest("advantage"), before="update")
+    return dict(stages)
+
+
 def dataflow_findings(
     flow: Mapping[str, Sequence[str | NodeConfig]], mounts: Sequence[str], nodes: Iterable[str] = ()
 ) -> list[Finding]:
@@ -77,7 +162,11 @@ def dataflow_findings(
     findings = [*_missing_stages(flow), *_entry_findings(flow, known)]
     names = {entry_name(entry) for entries in flow.values() for entry in entries}
     findings += [
-        Finding((), f"no stage runs the mount {mount!r}", f"as in reward: [{', '.join(mounts)}]")
+        Finding(
+            (),
+            f"no stage runs the mount {mount!r}",
+            f"as in reward: [{', '.join(mounts)}], or leave reward: out",
+        )
         for mount in mounts
         if mount not in names
     ]

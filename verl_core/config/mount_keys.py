@@ -132,7 +132,7 @@ class MountKeys(Model):
     on_error: OnError = "mask"
     """What a failed row becomes: mask, abstain, raise, ``{default: x}``."""
     max_error_rate: float = Field(default=0.5, ge=0.0, le=1.0)
-    """More failed rows than this share of a step, and the step raises."""
+    """More failed rows than this share of those it was asked about, and the step raises."""
     normalize: Literal["none", "group", "batch", "running"] = "none"
     """Normalisation before the weight: within a row's group, the step, or all steps so far."""
 
@@ -159,7 +159,8 @@ class MountKeys(Model):
     max_abandoned: int = Field(default=3, ge=1)
     """So many calls left behind at their deadline, and the mount fails at once."""
     retries: int = Field(default=0, ge=0)
-    """How often a call that failed by what may pass is tried again, inside `timeout`."""
+    """How often a call that failed by what may pass (an `OSError`, a timeout of its own, a
+    `ProviderError` with `retryable`) is tried again, inside `timeout`."""
     retry_wait: Seconds = 0.5
     """Seconds before the first retry; doubled each time up to 10, and varied at random."""
     breaker: BreakerConfig | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from verl_core.config.condition import ConditionError, parse_condition
+from verl_core.config.limits import MAX_RETRY_WAIT
 from verl_core.config.mount_keys import MountKeys
 from verl_core.config.names import RESERVED, mount_name_problem
 from verl_core.config.problems import Finding
@@ -151,6 +152,8 @@ def _call_findings(mount: MountKeys) -> list[Finding]:
     if mount.retry_wait != RETRY_WAIT and not mount.retries:
         hint = "retries: 2 tries a failed call twice more"
         findings.append(Finding(("retry_wait",), "retry_wait: needs retries:", hint))
+    if mount.retries:
+        findings += _retry_findings(mount)
     if mount.node_class is not None and mount.cache is not None:
         why = "a node_class is given the step's tensors, which are no part of what is cached"
         findings.append(Finding(("cache",), why, "leave cache: out, or make it a plugin"))
@@ -165,3 +168,17 @@ def _reload_findings(mount: MountKeys) -> list[Finding]:
         " process's: the run waits for it"
     )
     return [Finding(("reload",), why, "leave reload: out, or make it a plugin")]
+
+
+def _retry_findings(mount: MountKeys) -> list[Finding]:
+    """A pause that would not be as it is written, or that leaves no time for a retry."""
+    wait, timeout = mount.retry_wait, mount.timeout
+    at = "retry_wait" if "retry_wait" in mount.model_fields_set else "retries"
+    ends = f"timeout ends the call, its retries included, after {timeout:g} s"
+    if min(wait, MAX_RETRY_WAIT) >= timeout:
+        what = f"no retry can begin in time: the first waits at least {wait:g} s, and {ends}"
+        return [Finding((at,), what, "shorten retry_wait:, or raise timeout:")]
+    if wait > MAX_RETRY_WAIT:
+        what = f"no retry waits longer than {MAX_RETRY_WAIT:g} s, got {wait:g} ({ends})"
+        return [Finding((at,), what, f"write {MAX_RETRY_WAIT:g} or less")]
+    return []

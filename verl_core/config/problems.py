@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from verl_core.config.base import OrForm
 from verl_core.config.places import error_at, shown_path, shown_value
 from verl_core.config.tree import Node, YamlPath
 from verl_reward_sdk.errors import ConfigError, did_you_mean
@@ -142,7 +144,8 @@ def _problem(
         if not few:  # its items are bad, which is told already; pydantic counts the good ones
             return
     value = shown_value(node, path) if depth == len(path) else "nothing"
-    message, hint = _words(details, path, value, node)
+    other = _other_form(model, path[len(at) :])
+    message, hint = _words(details, path, value, node, other)
     yield error_at(root, path, message, hint=hint)
 
 
@@ -161,22 +164,59 @@ def _path_of(details: ErrorDetails, root: Node, at: YamlPath) -> YamlPath:
 
 def known_keys(model: type[BaseModel], path: YamlPath) -> list[str]:
     """The keys that may stand at `path` of `model`, as they are written."""
+    return [key for one in _models_at(model, path) for key, _ in _fields(one)]
+
+
+def _models_at(model: type[BaseModel], path: YamlPath) -> list[type[BaseModel]]:
     models = [model]
     for part in path:
         found = [
             inner
             for one in models
-            for key, annotation in _fields(one)
+            for key, info in _fields(one)
             if key == part
-            for inner in _models_in(annotation)
+            for inner in _models_in(info.annotation)
         ]
         models = found or models  # an index or a free key: still the models of that field
-    return [key for one in models for key, _ in _fields(one)]
+    return models
 
 
-def _fields(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+def _other_form(model: type[BaseModel], path: YamlPath) -> str:
+    """`` or {default: x}``: the form beside those that the error names; empty where there is none.
+
+    Of an item of a list (``dataflow.update[0]``), that of the list's items.
+    """
+    keys = [place for place, part in enumerate(path) if isinstance(part, str)]
+    for place in reversed(keys):
+        fields = [
+            info
+            for one in _models_at(model, path[:place])
+            for key, info in _fields(one)
+            if key == path[place]
+        ]
+        if fields:
+            found = [form for info in fields for form in _forms_of(info, path[place + 1 :])]
+            return f" or {found[0].text}" if found else ""
+    return ""
+
+
+def _forms_of(info: FieldInfo, below: YamlPath) -> Iterator[OrForm]:
+    if not below:
+        yield from (one for one in info.metadata if isinstance(one, OrForm))
+    elif isinstance(below[-1], int):
+        yield from _forms_in(info.annotation)
+
+
+def _forms_in(annotation: Any) -> Iterator[OrForm]:
+    if isinstance(annotation, OrForm):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _forms_in(argument)
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
     for name, info in model.model_fields.items():
-        yield info.alias or name, info.annotation
+        yield info.alias or name, info
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -210,22 +250,28 @@ _KINDS: Mapping[str, str] = {
 }
 
 
-def _words(details: ErrorDetails, path: YamlPath, value: str, node: Node) -> tuple[str, str]:
-    """The message and the hint of one of pydantic's errors."""
+def _words(
+    details: ErrorDetails, path: YamlPath, value: str, node: Node, other: str
+) -> tuple[str, str]:
+    """The message and the hint of one of pydantic's errors.
+
+    Args:
+        other: the form beside those that pydantic names, or nothing.
+    """
     context: Mapping[str, Any] = details.get("ctx") or {}
     kind = details["type"]
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
         return f"must be {words} {context[key]:g}, got {value}", ""
     if kind in _KINDS:
-        return f"expected {_KINDS[kind]}, got {value}", _conversion_hint(kind, node)
+        return f"expected {_KINDS[kind]}{other}, got {value}", _conversion_hint(kind, node)
     if kind == "literal_error":
         expected = str(context["expected"])
         names = re.findall(r"'([^']*)'", expected)
         if path and node.value in _LATER.get(str(path[-1]), ()):
             return f"{value} comes in a later release", f"this one has {expected}"
         hint = did_you_mean(str(node.value), names)
-        return f"expected {expected}, got {value}", hint if hint.startswith("did") else ""
+        return f"expected {expected}{other}, got {value}", hint if hint.startswith("did") else ""
     if kind == "finite_number":
         return f"must be finite, got {value}", ""
     if kind in ("too_short", "too_long"):

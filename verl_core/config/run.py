@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from typing_extensions import Self
 
 from verl_core.config.base import Items, Model
-from verl_core.config.dataflow import Dataflow, gdpo_findings
+from verl_core.config.dataflow import Dataflow, completed, gdpo_findings
 from verl_core.config.document import dump_yaml, load_yaml
 from verl_core.config.interpolate import interpolate
 from verl_core.config.mount import MountConfig
@@ -94,6 +94,7 @@ class RunConfig(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        self._complete_dataflow()
         findings = mount_findings(self.reward, self.fusion, ("reward",))
         problem = run_name_problem(self.name)
         if problem:
@@ -112,6 +113,14 @@ class RunConfig(Model):
         findings += _group_findings(self.dataflow, self.rollout.n)
         refuse(findings)
         return self
+
+    def _complete_dataflow(self) -> None:
+        if self.dataflow is None:
+            return
+        needs_reference = self.algorithm.kl_coef > 0 or any(m.node_class for m in self.reward)
+        flow = completed(self.dataflow, self.reward, needs_reference=needs_reference)
+        # The model is frozen for those who get it, and this is before anybody does.
+        object.__setattr__(self, "dataflow", flow)
 
     @property
     def source(self) -> Path:

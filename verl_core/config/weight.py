@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 from typing_extensions import Self
 
-from verl_core.config.base import Model
+from verl_core.config.base import Model, OrForm
 from verl_core.config.limits import MAX_WEIGHT
 from verl_core.config.problems import Finding, refuse
 from verl_reward_sdk.errors import did_you_mean
@@ -99,4 +99,5 @@ def _kind_of(value: Any) -> str:
 Weight = Annotated[
     Annotated[Amount, Tag("number")] | Annotated[WeightSchedule, Tag("schedule")],
     Discriminator(_kind_of),
+    OrForm("a schedule ({linear: …}, {cosine: …} or {step: …})"),
 ]

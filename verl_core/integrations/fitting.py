@@ -29,10 +29,12 @@ class RewardSets:
     Args:
         train: the mounts and the fusion.
         evaluation: those of `eval_reward:`; by default `train`.
+        run: the run that they were read from; None where they came as a `RewardsConfig`.
     """
 
     train: RewardsConfig
     evaluation: RewardsConfig
+    run: RunConfig | None = None
 
     @property
     def same(self) -> bool:
@@ -55,7 +57,7 @@ def read_rewards(
     if isinstance(source, RewardsConfig):
         return RewardSets(source, source)
     run = source if isinstance(source, RunConfig) else read_run(Path(source), overrides)
-    return RewardSets(run.rewards(), run.eval_rewards())
+    return RewardSets(run.rewards(), run.eval_rewards(), run)
 
 
 def read_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:

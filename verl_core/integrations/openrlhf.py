@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,17 @@ import numpy as np
 
 from verl_core.config.rewards import RewardsConfig
 from verl_core.config.run import RunConfig
-from verl_core.integrations.fitting import read_rewards, refuse_nodes, say
-from verl_core.integrations.openrlhf_rules import TRAINER, fit
+from verl_core.integrations.fitting import RewardSets, read_rewards, refuse_nodes, say
+from verl_core.integrations.openrlhf_rules import TRAINER, fit, refuse_run
 from verl_core.integrations.openrlhf_texts import Texts
 from verl_core.rewards.engine import RewardEngine
 from verl_core.rewards.statuses import ABSTAINED
 from verl_core.rewards.table import RewardTable
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, did_you_mean
 
+#: The column that labels are where nobody says otherwise.
+LABEL = "ground_truth"
 Source = str | Path | RunConfig | RewardsConfig
 Answer = dict[str, Any]
 """``{"rewards": [float], "scores": [float], "extra_logs": {name: [float]}}``, B each."""
@@ -44,7 +46,7 @@ def reward_function(
     source: Source,
     *,
     tokenizer: Any = None,
-    label: str = "ground_truth",
+    label: str = LABEL,
     weights: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> OpenRlhfReward:
@@ -62,24 +64,37 @@ def reward_function(
 
     Raises:
         ConfigError: the config cannot be used, or asks by name for something that OpenRLHF cannot
-            carry.
+            carry; no mount reads `label`; `tokenizer` is a path where nothing is.
     """
-    rewards = fitted(read_rewards(source, overrides).train, http=False)
-    return OpenRlhfReward(
-        rewards, Texts(tokenizer), label, None if weights is None else Path(weights)
-    )
+    texts = Texts(tokenizer)
+    rewards = fitted(read_rewards(source, overrides), label, http=False)
+    return OpenRlhfReward(rewards, texts, label, None if weights is None else Path(weights))
 
 
-def fitted(rewards: RewardsConfig, *, http: bool) -> RewardsConfig:
-    """`rewards` as OpenRLHF can carry it; what was replaced is logged."""
+def fitted(sets: RewardSets, label: str, *, http: bool) -> RewardsConfig:
+    """The training rewards as OpenRLHF can carry them; what was replaced is logged."""
+    if sets.run is not None:
+        refuse_run(sets.run)
+    rewards = sets.train
     refuse_nodes(rewards, TRAINER)
     engine = RewardEngine.from_config(rewards)
     try:
         found, notes = fit(rewards, engine, http=http)
+        _check_label(label, engine.reads)
     finally:
         engine.close()
     say(TRAINER, notes)
     return found
+
+
+def _check_label(label: str, reads: Collection[str]) -> None:
+    """Refuse a column that was asked for and that nothing reads. The default one may be spare:
+    labels that are mappings have names of their own."""
+    if label != LABEL and reads and label not in reads:
+        raise ConfigError(
+            f"no mount reads the column label={label!r}; they read {', '.join(sorted(reads))}",
+            hint=did_you_mean(label, reads),
+        )
 
 
 class OpenRlhfReward:
@@ -105,6 +120,7 @@ class OpenRlhfReward:
         self.rewards, self.texts, self.label, self.weights = rewards, texts, label, weights
         self._engine = engine
         self._owns = engine is None
+        self.loaded = False
         self._lock = threading.Lock()
         self._prefix, self._count = secrets.token_hex(4), itertools.count()  # of sample ids
 
@@ -138,7 +154,12 @@ class OpenRlhfReward:
         return self._answer(await engine.ascore(batch))
 
     def engine(self) -> RewardEngine:
-        """What scores, loaded."""
+        """What scores, loaded.
+
+        Raises:
+            ConfigError: the tokenizer or a provider cannot be loaded.
+            ProviderError: a provider cannot be loaded.
+        """
         with self._lock:
             if self._engine is None:
                 if self.weights is not None:
@@ -148,6 +169,7 @@ class OpenRlhfReward:
                 )
             self.texts.load()
             self._engine.setup()
+            self.loaded = True
             if self._engine.store is not None:
                 self._engine.store.refresh()  # another process may have changed the weights
             return self._engine

@@ -10,7 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from verl_core.config.mount import MountConfig
+from verl_core.config.places import located
+from verl_core.config.problems import raise_all
 from verl_core.config.rewards import RewardsConfig
+from verl_core.config.run import RunConfig
 from verl_core.config.weight import WeightSchedule
 from verl_core.integrations.fitting import (
     asks,
@@ -20,6 +23,7 @@ from verl_core.integrations.fitting import (
     replaced,
     token_notes,
 )
+from verl_core.integrations.run_rules import Own, evaluation_refusal, run_refusals
 from verl_core.rewards.engine import RewardEngine
 from verl_reward_sdk.errors import ConfigError
 
@@ -29,7 +33,24 @@ DEADLINE = 180.0
 _SPARE = 5.0  # of them for the way there and back
 
 _ONE_ROW = "OpenRLHF asks for one response at a time, so that there is no group and no step"
+_OWN = Own(
+    TRAINER,
+    gdpo="leave dataflow: out, and choose --algo.advantage.estimator",
+    kl="--algo.kl.init_coef, without --algo.kl.use_loss",
+)
 _NO_WAY_OUT = "OpenRLHF needs a reward for every row: it has no way to leave one out"
+
+
+def refuse_run(run: RunConfig) -> None:
+    """Refuse what a run asks for by name beside the mounts that it trains by.
+
+    Raises:
+        ConfigError: all of it, each with its place.
+    """
+    hint = "leave it out; every mount's part is in the logs"
+    evaluation = evaluation_refusal(run, TRAINER, hint)
+    errors = [*run_refusals(run, _OWN), *filter(None, [evaluation])]
+    raise_all([located(run.root, error) for error in errors])
 
 
 def fit(

@@ -9,9 +9,11 @@ or a route in an application that there is already, such as the control plane's:
 
 from __future__ import annotations
 
-from asyncio import to_thread
+import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -21,25 +23,32 @@ from verl_core.control.body import json_object
 from verl_core.control.guard import Guard
 from verl_core.control.problem import Problem, install_handlers, key_error
 from verl_core.integrations.fitting import read_rewards
-from verl_core.integrations.openrlhf import OpenRlhfReward, Source, fitted
+from verl_core.integrations.openrlhf import LABEL, OpenRlhfReward, Source, fitted
 from verl_core.integrations.openrlhf_texts import Texts
 from verl_core.rewards.engine import RewardEngine
-from verl_reward_sdk.errors import ConfigError, ContractError, RewardError
+from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, VerlRewardError
+
+logger = logging.getLogger(__name__)
 
 #: OpenRLHF sends a micro-batch of texts at once: some thousand of the longest that models read.
 MAX_BODY = 64 << 20
+#: Seconds for which a failed attempt to load answers requests, so that none waits for its own.
+_PAUSE = 5.0
 
 
 def reward_router(
     source: Source,
     *,
     tokenizer: Any = None,
-    label: str = "ground_truth",
+    label: str = LABEL,
     engine: RewardEngine | None = None,
     path: str = "/get_reward",
     overrides: Sequence[str] = (),
 ) -> APIRouter:
     """``POST {query, prompts, labels}``, as OpenRLHF sends it, in an application that is there.
+
+    Tokenizer and providers are loaded when the application starts. Where that fails, the log says
+    why, and so does the 503 of every request until one of them finds that it can be done.
 
     Args:
         engine: the one that serves `source` already, so that its live weights hold here too;
@@ -50,13 +59,17 @@ def reward_router(
     Raises:
         ConfigError: as `reward_function`; or no answer could be there within OpenRLHF's 180 s.
     """
-    rewards = read_rewards(source, overrides).train
-    reward = OpenRlhfReward(fitted(rewards, http=True), Texts(tokenizer), label, engine=engine)
+    texts = Texts(tokenizer)
+    rewards = fitted(read_rewards(source, overrides), label, http=True)
+    reward = OpenRlhfReward(rewards, texts, label, engine=engine)
+    loading = _Loading(reward)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
+        with suppress(Problem):  # it was logged, and every request will say it
+            await loading.ready()
         yield
-        await to_thread(reward.close)
+        await asyncio.to_thread(reward.close)
 
     router = APIRouter(tags=["openrlhf"], lifespan=lifespan)
 
@@ -69,6 +82,7 @@ def reward_router(
         """
         body = await json_object(request)
         queries, prompts, labels = _fields(body)
+        await loading.ready()
         try:
             return JSONResponse(await reward.answer(queries, prompts, labels))
         except RewardError as error:
@@ -77,6 +91,37 @@ def reward_router(
             raise Problem(422, "invalid-request", str(error)) from error
 
     return router
+
+
+class _Loading:
+    """Loads what scores, once; where that fails, one attempt answers all who wait for it."""
+
+    def __init__(self, reward: OpenRlhfReward) -> None:
+        self._reward = reward
+        self._lock = asyncio.Lock()
+        self._failed, self._until = "", 0.0
+
+    async def ready(self) -> None:
+        """Raise `Problem` (503) where it cannot be loaded."""
+        if self._reward.loaded:
+            return
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                self._failed = await self._load()
+                self._until = time.monotonic() + (_PAUSE if self._failed else 0.0)
+        if self._failed:
+            raise Problem(503, "not-loaded", self._failed, headers={"Retry-After": f"{_PAUSE:g}"})
+
+    async def _load(self) -> str:
+        """Why it cannot be loaded, or nothing."""
+        try:
+            await asyncio.to_thread(self._reward.engine)
+        except Exception as error:  # noqa: BLE001  (whatever it is, OpenRLHF is told in words)
+            named = isinstance(error, VerlRewardError)
+            said = str(error) if named else f"{type(error).__name__}: {error}"
+            logger.error("the rewards cannot be loaded: %s", said)
+            return f"the rewards cannot be loaded: {said}"
+        return ""
 
 
 def reward_app(

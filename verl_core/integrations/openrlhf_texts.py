@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from verl_reward_sdk.errors import RewardError
+from verl_reward_sdk.errors import ConfigError, RewardError, nearest
 
 #: How a special token at the end of a text looks, where no tokenizer says which there are.
 _LIKELY_END = re.compile(
     r"(?:<\|[^<>|\s]{1,40}\|>|<｜[^<>｜]{1,40}｜>|</?s>|<(?:eos|bos|pad|end_of_turn)>|\[PAD\])\Z"
 )
 _LONGEST_END = 44
+_HUB_ID = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
 #: A prompt that was cut at its beginning is known by an end of at least so many characters.
 _LEAST_END = 16
 
@@ -28,10 +29,13 @@ class Texts:
     Args:
         tokenizer: the policy's: a transformers tokenizer, or its folder or hub name, from which it
             is loaded when it is first needed; or None.
+
+    Raises:
+        ConfigError: `tokenizer` is a path, and no folder is there.
     """
 
     def __init__(self, tokenizer: Any = None) -> None:
-        self._given = tokenizer
+        self._given = _checked(tokenizer)
         self._special: re.Pattern[str] | None = None
         self._ends: tuple[str, ...] = ()
 
@@ -39,13 +43,15 @@ class Texts:
         return Texts, (self._given,)
 
     def load(self) -> None:
-        """Load the tokenizer. Does nothing where there is none, or the second time."""
+        """Load the tokenizer. Does nothing where there is none, or the second time.
+
+        Raises:
+            ConfigError: it cannot be loaded.
+        """
         if self._given is None or self._special is not None:
             return
         if isinstance(self._given, str | Path):
-            from transformers import AutoTokenizer
-
-            self._given = AutoTokenizer.from_pretrained(str(self._given))
+            self._given = _loaded(str(self._given))
         tokens = sorted(set(self._given.all_special_tokens), key=len, reverse=True)
         self._ends = tuple(tokens)
         self._special = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
@@ -86,6 +92,46 @@ class Texts:
     def finish_reason(self, raw: str) -> str:
         """``stop``, or ``length`` for a response that no special token ends."""
         return "stop" if not self._ends or raw.endswith(self._ends) else "length"
+
+
+def _checked(tokenizer: Any) -> Any:
+    """`tokenizer`, unless it is the path of a folder that is not there."""
+    if not isinstance(tokenizer, str | Path):
+        return tokenizer
+    path = Path(tokenizer).expanduser()
+    if path.is_dir():
+        return str(path)
+    is_path = isinstance(tokenizer, Path) or _HUB_ID.fullmatch(tokenizer) is None
+    if not is_path and not path.exists():
+        return tokenizer
+    found = "is a file" if path.is_file() else "is not there"
+    raise ConfigError(
+        f"tokenizer: the folder {str(tokenizer)!r} {found}", hint=_near_folder(path.absolute())
+    )
+
+
+def _near_folder(path: Path) -> str:
+    if path.is_file():
+        return f"give its folder, {str(path.parent)!r}"
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+    except OSError:
+        return f"there is no folder {path.parent}"
+    near = nearest(path.name, names)
+    return f"did you mean {str(path.parent / near)!r}?" if near else "give the policy's folder"
+
+
+def _loaded(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # a folder's files raise whatever their parsers raise
+        said = next(iter(str(error).splitlines()), "")
+        raise ConfigError(
+            f"tokenizer: {name!r} cannot be loaded: {type(error).__name__}: {said}",
+            hint="give a folder that holds the policy's tokenizer, or a name that the hub has",
+        ) from error
 
 
 def _cut(prompt: str, query: str) -> int | None:

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_core.config.mount import MountConfig
 from verl_core.config.rewards import RewardsConfig
 from verl_core.config.run import RunConfig
 from verl_core.integrations.fitting import RewardSets, read_rewards, refuse_nodes, say
 from verl_core.integrations.trl_answers import column, fused
 from verl_core.integrations.trl_calls import TrlCall
-from verl_core.integrations.trl_rules import TRAINER, Mode, Trainer, fit
+from verl_core.integrations.trl_rules import TRAINER, Mode, Trainer, fit, refuse_run
 from verl_core.integrations.trl_scorer import Plan, Scorer, initial
 from verl_core.rewards.engine import RewardEngine
 from verl_core.rewards.table import RewardTable
@@ -65,6 +66,8 @@ def reward_functions(
         raise ConfigError(f"mode is {mode!r}", hint="fused or per_mount")
     trainer = Trainer.of(args, int(os.environ.get("WORLD_SIZE") or 1))
     sets = read_rewards(source, overrides)
+    if sets.run is not None:
+        refuse_run(sets.run, trainer, mode)
     train, notes = _fitted(sets.train, trainer, mode, training=True)
     evaluation = train
     if not sets.same or trainer.unknown_groups(training=True) != trainer.unknown_groups(
@@ -149,6 +152,27 @@ def _check_evaluation(plan: Plan, sets: RewardSets) -> None:
             path="eval_reward",
             hint="mode='fused' evaluates by eval_reward",
         )
+    if plan.mode == "per_mount":
+        for train, other in zip(sets.train.mounts, sets.evaluation.mounts, strict=True):
+            _check_weight(train, other)
+
+
+def _check_weight(train: MountConfig, evaluation: MountConfig) -> None:
+    """TRL sums evaluation by the weights of training, and a gate has one penalty."""
+    key = "penalty" if train.is_gate else "weight"
+    values = [_counts_with(mount) for mount in (train, evaluation)]
+    if train.role != evaluation.role or values[0] != values[1]:
+        raise ConfigError(
+            f"with mode='per_mount' TRL sums evaluation by the weights of training, {values[0]:g}"
+            f" for the {train.role} {train.name}, and eval_reward has the {evaluation.role} with"
+            f" {values[1]:g}",
+            path=f"eval_reward.{evaluation.name}.{key}",
+            hint="mode='fused' evaluates by eval_reward",
+        )
+
+
+def _counts_with(mount: MountConfig) -> float:
+    return (mount.penalty or 0.0) if mount.is_gate else initial(mount.setting())
 
 
 # -- what TRL calls --------------------------------------------------------------------------------

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from verl_core.config.mount import MountConfig
+from verl_core.config.places import located
+from verl_core.config.problems import raise_all
 from verl_core.config.rewards import RewardsConfig
+from verl_core.config.run import RunConfig
 from verl_core.config.weight import WeightSchedule
 from verl_core.integrations.fitting import (
     asks,
@@ -22,6 +25,7 @@ from verl_core.integrations.fitting import (
     replaced,
     token_notes,
 )
+from verl_core.integrations.run_rules import Own, run_refusals
 from verl_core.rewards.engine import RewardEngine
 from verl_reward_sdk.errors import ConfigError
 
@@ -103,6 +107,31 @@ _GROUP_HINT = (
     "hand over args=GRPOConfig(…), in which per_device_train_batch_size x steps_per_generation (and"
     " per_device_eval_batch_size) hold whole groups"
 )
+
+
+def refuse_run(run: RunConfig, trainer: Trainer, mode: Mode) -> None:
+    """Refuse what a run asks for by name beside its mounts.
+
+    Raises:
+        ConfigError: all of it, each with its place.
+    """
+    own = Own(
+        TRAINER,
+        gdpo=_gdpo_hint(trainer, mode),
+        kl="beta in GRPOConfig, a KL in the loss",
+        critic=False,
+        carries_gdpo=trainer.normalizes_first and mode == "per_mount",
+    )
+    raise_all([located(run.root, error) for error in run_refusals(run, own)])
+
+
+def _gdpo_hint(trainer: Trainer, mode: Mode) -> str:
+    if trainer.is_async:
+        return "leave it out: of TRL's trainers GRPOTrainer has it"
+    missing = [] if mode == "per_mount" else ["mode='per_mount'"]
+    if not trainer.normalizes_first:
+        missing.append("args=GRPOConfig(multi_objective_aggregation='normalize_then_sum', …)")
+    return f"TRL has it with {' and '.join(missing)}"
 
 
 def fit(

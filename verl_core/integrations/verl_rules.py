@@ -16,6 +16,7 @@ from verl_core.config.problems import raise_all
 from verl_core.config.rewards import RewardsConfig
 from verl_core.config.run import RunConfig
 from verl_core.integrations.fitting import asks, learns, needs_groups, refused, replaced
+from verl_core.integrations.run_rules import Own, evaluation_refusal, run_refusals
 from verl_core.rewards.engine import RewardEngine
 from verl_core.rewards.fusion import POLICIES
 from verl_reward_sdk.errors import ConfigError
@@ -23,6 +24,11 @@ from verl_reward_sdk.errors import ConfigError
 TRAINER = "verl"
 _ONE_ROW = "its reward loop hands over one row at a time"
 _NO_MASK = "it cannot leave a single row out"
+_OWN = Own(
+    TRAINER,
+    gdpo="leave dataflow: out, and choose algorithm.adv_estimator in verl's config",
+    kl="algorithm.use_kl_in_reward and algorithm.kl_ctrl in verl's config",
+)
 _OWN_TRAINER = "train with verl-reward train, or choose another"
 
 
@@ -71,20 +77,12 @@ def _refusals(cfg: RunConfig) -> Iterator[ConfigError]:
             reason = "a RewardNode reads the step's tensors, and a reward manager has tokens only"
             hint = "score by a plugin, or train with verl-reward train"
             yield refused(mount, "node_class", TRAINER, reason, hint)
-    if cfg.eval_reward is not None and cfg.eval_rewards() != cfg.rewards():
-        yield ConfigError(
-            "verl cannot carry eval_reward: it does not tell a reward manager whether a row belongs"
-            " to training or to validation",
-            path="eval_reward",
-            hint="leave it out; validation shows every mount by itself, whatever its weight",
-        )
+    hint = "leave it out; validation shows every mount by itself, whatever its weight"
+    evaluation = evaluation_refusal(cfg, TRAINER, hint)
+    if evaluation is not None:
+        yield evaluation
     yield from _policy_refusals(cfg.fusion.policy, POLICIES.get(cfg.fusion.policy))
-    if "gdpo" in (cfg.dataflow or {}).get("advantage", ()):
-        yield ConfigError(
-            "verl cannot carry gdpo: it is an advantage estimator, and the advantage is verl's own",
-            path="dataflow.advantage",
-            hint="leave dataflow: out, and choose algorithm.adv_estimator in verl's config",
-        )
+    yield from run_refusals(cfg, _OWN)
 
 
 def _reward_refusals(mount: MountConfig) -> Iterator[ConfigError]:

@@ -23,8 +23,17 @@ def explain_row(table: TableColumns, row: int) -> dict[str, Any]:
         "blocked": bool(table.blocked[row]),
         "reason": table.mask_reason[row],
         "gate": str(SEVERITY[table.gate_words[row]]),
-        "mounts": {name: _component(column, row) for name, column in table.columns.items()},
+        "mounts": {
+            name: _component(column, row) | _multiplier(table, name)
+            for name, column in table.columns.items()
+        },
     }
+
+
+def _multiplier(table: TableColumns, mount: str) -> dict[str, float]:
+    """What a policy such as `constrained` adds to the mount's weight; nothing elsewhere."""
+    found = table.figures.get(f"reward/{mount}/multiplier")
+    return {} if found is None else {"multiplier": float(found)}
 
 
 def _component(column: MountColumn, row: int) -> dict[str, Any]:

@@ -7,7 +7,24 @@ from dataclasses import dataclass
 
 from verl_core.rewards.answer import Answer
 from verl_core.rewards.mount import Mount
-from verl_reward_sdk.errors import RewardError
+from verl_core.rewards.statuses import FAILED
+from verl_reward_sdk.errors import ContractError, RewardError
+
+
+class LastingRewardError(RewardError):
+    """A `RewardError` that comes again when the same rows are scored again: every failure is a
+    broken contract of a provider that answers the same to the same rows."""
+
+
+def is_lasting(mount: Mount, answer: Answer) -> bool:
+    """Whether the rows that failed would fail again: a provider that says it is `deterministic`
+    broke its contract on each of them."""
+    if not mount.provider.deterministic or not isinstance(answer.error, ContractError):
+        return False
+    # Of a step that was scored in slices `error` is that of one of them. The text tells of each.
+    begins = f"{answer.error.provider}: "
+    failed = (answer.codes == FAILED).nonzero()[0].tolist()
+    return all(answer.reasons.get(row, "").startswith(begins) for row in failed)
 
 
 @dataclass
@@ -19,6 +36,7 @@ class _Count:
     asked: int = 0
     reason: str = ""
     cause: BaseException | None = None
+    lasting: bool = True
 
 
 class Failures:
@@ -44,6 +62,8 @@ class Failures:
             failed, asked = answer.failed_share()
             if failed and not count.failed:
                 count.reason = answer.first_reason()
+            if failed:
+                count.lasting = count.lasting and is_lasting(mount, answer)
             count.failed += failed
             count.asked += asked
             count.cause = count.cause or answer.error
@@ -55,7 +75,8 @@ class Failures:
             of: what the rows belong to, behind "the rewards": ``" of step 3"``, or nothing.
 
         Raises:
-            RewardError: it names every such mount, with the first reason of each.
+            RewardError: it names every such mount, with the first reason of each; a
+                `LastingRewardError` where every failure that was counted is a lasting one.
         """
         broken: list[str] = []
         cause: BaseException | None = None
@@ -72,4 +93,6 @@ class Failures:
             )
             cause = cause or count.cause
         if broken:
-            raise RewardError(f"the rewards{of} may not be used: " + "; ".join(broken)) from cause
+            lasting = all(count.lasting for count in self._counts.values() if count.failed)
+            kind = LastingRewardError if lasting else RewardError
+            raise kind(f"the rewards{of} may not be used: " + "; ".join(broken)) from cause

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from verl_core.rewards.answer import Answer
+from verl_core.rewards.failures import LastingRewardError, is_lasting
 from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.gates import Ruled, Verdict, judge, rule
 from verl_core.rewards.group_statistics import MAX_SQUARED, Grouping
 from verl_core.rewards.lease import Lease
 from verl_core.rewards.missing import Filled, fill
 from verl_core.rewards.mount import Mount
-from verl_core.rewards.statuses import ABSTAINED, FAILED, SKIP
+from verl_core.rewards.statuses import ABSTAINED, FAILED, GATE_FAILED, SKIP
 from verl_core.rewards.table import MountColumn, RewardTable
 from verl_core.rewards.tokens import TokenPart
 from verl_reward_sdk.batch import RewardBatch
@@ -57,7 +58,7 @@ def fuse_table(
         ContractError: the policy's answer has a wrong shape or is not finite, or a score is too
             large for ``normalize:``.
         ConfigError: the policy compares the rows of a group, and the batch has no groups.
-        RewardError: the gates leave no live row to train on.
+        RewardError: the gates leave no live row to train on; it says which gates, and why at first.
     """
     n, groups = len(batch), groups_of(batch)
     if batch.group_ids is None and getattr(fuser.policy, "needs_groups", False):
@@ -102,7 +103,7 @@ def fuse_table(
         figures=fuser.figures(),
     )
     if n and batch.training:  # elsewhere a row that a gate shuts is blocked, be it the only one
-        _refuse_dead(table, verdict)
+        _refuse_dead(table, verdict, columns)
     return table
 
 
@@ -265,16 +266,35 @@ def _hit_rate(answer: Answer) -> float | None:
     return answer.hits / answer.asked if answer.hits is not None and answer.asked else None
 
 
-def _refuse_dead(table: RewardTable, verdict: Verdict) -> None:
-    """Raise `RewardError` where the gates leave nothing to train on."""
+def _refuse_dead(table: RewardTable, verdict: Verdict, columns: Sequence[Asked]) -> None:
+    """Raise `RewardError` where the gates leave nothing to train on: a `LastingRewardError` where
+    every failure would come again."""
     dead = table.masked | table.skip
     by_gate = (table.masked & verdict.shut) | table.skip
     if not dead.all() or not by_gate.any():
         return
-    counts = Counter(reason or "skipped" for reason in table.mask_reason)
+    counts = Counter(
+        _told(table, verdict, row) if reason else "skipped"
+        for row, reason in enumerate(table.mask_reason)
+    )
     for name, column in table.columns.items():
         if column.role == "gate" and column.words.any():
             counts[f"{name} spoke"] = int(np.count_nonzero(column.words))
     said = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
     step = "the batch" if table.step is None else f"step {table.step}"
-    raise RewardError(f"the gates leave no live row in {step}, of {len(table)}: {said}")
+    failing = [(mount, answer) for mount, answer in columns if answer.failed_share()[0]]
+    lasting = bool(failing) and all(is_lasting(mount, answer) for mount, answer in failing)
+    kind = LastingRewardError if lasting else RewardError
+    raise kind(f"the gates leave no live row in {step}, of {len(table)}: {said}")
+
+
+def _told(table: RewardTable, verdict: Verdict, row: int) -> str:
+    """Why a row is masked; of one that a gate shut, which gate, and the gate's first reason."""
+    reason, gate = str(table.mask_reason[row]), verdict.shut_by[row]
+    if gate is None or not verdict.shut[row]:
+        return reason
+    code = FAILED if reason == GATE_FAILED else ABSTAINED
+    column = table.columns[gate]
+    notes = (column.notes.get(int(i)) for i in np.flatnonzero(column.codes == code))
+    first = next(filter(None, notes), None)
+    return f"{reason} ({gate}{f', at first: {first}' if first else ''})"

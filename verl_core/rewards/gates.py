@@ -22,6 +22,8 @@ from verl_core.rewards.answer import Answer
 from verl_core.rewards.statuses import (
     ABSTAINED,
     FAILED,
+    GATE_ABSTAINED,
+    GATE_FAILED,
     NONE,
     PENALTY,
     SEVERITY_CODES,
@@ -30,9 +32,6 @@ from verl_core.rewards.statuses import (
     Codes,
 )
 from verl_reward_sdk.protocols import Bools, Floats, Fused
-
-GATE_FAILED = "gate failed"
-GATE_ABSTAINED = "gate abstained"
 
 
 @dataclass
@@ -48,6 +47,7 @@ class Verdict:
         in_baseline: (B,) bool: no skip keeps the row out of its group's baseline.
         shut: (B,) bool: a gate failed or abstained, and is not `fail_open`.
         shut_reason: (B,) object: `GATE_FAILED`, `GATE_ABSTAINED` or None.
+        shut_by: (B,) object: the gate of that reason, the first in config order, or None.
     """
 
     word: Codes
@@ -56,6 +56,7 @@ class Verdict:
     in_baseline: Bools
     shut: Bools
     shut_reason: npt.NDArray[np.object_]
+    shut_by: npt.NDArray[np.object_]
     words: dict[str, Codes] = field(default_factory=dict)
     penalties: dict[str, float] = field(default_factory=dict)
 
@@ -74,6 +75,7 @@ def judge(gates: Mapping[str, tuple[MountConfig, Answer]], n: int) -> Verdict:
         in_baseline=np.ones(n, dtype=bool),
         shut=np.zeros(n, dtype=bool),
         shut_reason=np.full(n, None, dtype=object),
+        shut_by=np.full(n, None, dtype=object),
     )
     for name, (mount, answer) in gates.items():
         word = words_of(mount, answer)
@@ -85,8 +87,8 @@ def judge(gates: Mapping[str, tuple[MountConfig, Answer]], n: int) -> Verdict:
         if not mount.in_baseline:
             verdict.in_baseline &= word != SKIP
         if not mount.fail_open:
-            _shut(verdict, answer.codes == FAILED, GATE_FAILED)
-            _shut(verdict, answer.codes == ABSTAINED, GATE_ABSTAINED)
+            _shut(verdict, name, answer.codes == FAILED, GATE_FAILED)
+            _shut(verdict, name, answer.codes == ABSTAINED, GATE_ABSTAINED)
     return verdict
 
 
@@ -163,7 +165,8 @@ def rule(
     return Ruled(values, contributions, parts, dead & ~blocked, blocked, reason)
 
 
-def _shut(verdict: Verdict, rows: Bools, reason: str) -> None:
+def _shut(verdict: Verdict, gate: str, rows: Bools, reason: str) -> None:
     fresh = rows & ~verdict.shut
     verdict.shut_reason[fresh] = reason
+    verdict.shut_by[fresh] = gate
     verdict.shut |= rows

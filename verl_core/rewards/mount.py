@@ -29,6 +29,7 @@ from verl_core.rewards.raised import is_interrupt, told
 from verl_core.rewards.reload.code import Code
 from verl_core.rewards.reload.copies import Taken
 from verl_core.rewards.reload.rebase import original
+from verl_core.rewards.row_words import failed_rows
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
 from verl_core.rewards.tokens import TokenRow, checked_token_scores
 from verl_reward_sdk.batch import RewardBatch
@@ -316,7 +317,7 @@ class Mount:
         if self._secrets or self._folder is not None:
             answer.reasons = {row: self.shown(reason) for row, reason in answer.reasons.items()}
         answer.seconds = call.seconds
-        self._record(answer, asked)
+        self._record(answer, rows)
         return answer
 
     def shown(self, text: str) -> str:
@@ -398,8 +399,8 @@ class Mount:
             )
         return None
 
-    def _record(self, answer: Answer, asked: int) -> None:
-        failed, _ = answer.failed_share()
+    def _record(self, answer: Answer, rows: Rows | None) -> None:
+        failed, asked = answer.failed_share()
         record = self.record
         with record.lock:
             counters = record.counters
@@ -413,11 +414,11 @@ class Mount:
             if record.state in ("ready", "degraded"):
                 record.state = "degraded" if failed else "ready"
         if news:  # and not again for every batch: the table and the metrics carry each failure
+            which = np.flatnonzero(answer.codes == FAILED).tolist()
             logger.warning(
-                "mount %s: %d of %d rows failed: %s",
+                "mount %s: %s: %s",
                 self.name,
-                failed,
-                asked,
+                failed_rows(which, asked, None if rows is None else rows.tolist()),
                 answer.first_reason(),
                 # A traceback repeats the error's own words, where a secret may be.
                 exc_info=None

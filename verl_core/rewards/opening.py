@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from verl_core.rewards.persistence import RevisionLog
 from verl_core.rewards.revisions import Dial, Dials, KeptWeights, Record
 from verl_core.rewards.schedules import Setting, parse_schedule, setting_form
+from verl_core.rewards.setting_text import setting_text
 from verl_core.rewards.weight_rules import WeightError, WeightRules
 from verl_reward_sdk.errors import ConfigError
 
@@ -139,12 +140,16 @@ def append(
 def _warn_of_bases(config: Dials, ours: Dials) -> None:
     for name, dial in config.items():
         if name in ours and ours[name].base != dial.base:
+            pin, started = ours[name].pin, setting_text(setting_form(ours[name].base))
+            kept = f"{started}, with which it started"
+            if pin is not None:
+                kept = f"the live weight {pin:g}, which is pinned over {started}"
             logger.warning(
-                "reward.%s.weight is %s in the config now; the run keeps %s, with which it"
-                " started: change it with `verl-reward weights set`",
+                "reward.%s.weight is %s in the config now; the run keeps %s: change it with"
+                " `verl-reward weights set`",
                 name,
-                setting_form(dial.base),
-                setting_form(ours[name].base),
+                setting_text(setting_form(dial.base)),
+                kept,
             )
 
 

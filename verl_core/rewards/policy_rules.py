@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from verl_core.rewards.fusion.constrained import Constrained
+from verl_core.rewards.fusion.product import Product
 from verl_core.rewards.missing import fused_range
 from verl_core.rewards.mount import Mount
 from verl_reward_sdk.errors import ConfigError
@@ -37,12 +38,14 @@ def check_mounts(policy: FusionPolicy, mounts: Iterable[Mount]) -> None:
         _check_learner(mount)
         if mount.role != "reward":
             continue
+        if isinstance(policy, Product):
+            _check_factor(mount)
         if not policy.additive:
             _check_conditions(policy, mount)
         if mount.provider.token_scores:
             _check_tokens(policy, mount)
         if isinstance(policy, Constrained) and mount.name in policy.config.bounds:
-            _check_bound(mount)
+            _check_bound(mount, policy.config.bounds)
 
 
 def _check_conditions(policy: FusionPolicy, mount: Mount) -> None:
@@ -84,11 +87,40 @@ def _check_learner(mount: Mount) -> None:
         )
 
 
-def _check_bound(mount: Mount) -> None:
+def _check_bound(mount: Mount, bounds: Mapping[str, float]) -> None:
+    """Raw scores must be able to lie on both sides of a bound on their mean."""
     if mount.config.scale < 0:
         raise ConfigError(
             f"{mount.name} has a bound on its raw score and scale: {mount.config.scale:g}, "
             "by which a higher weight lowers the raw score",
             path=f"fusion.bounds.{mount.name}",
             hint="bound a mount whose scale: is above 0",
+        )
+    bound, (low, high) = bounds[mount.name], mount.score_range
+    if low < bound <= high:
+        return
+    path = f"fusion.bounds.{mount.name}"
+    where = f"the raw scores of {mount.source} lie in [{low:g}, {high:g}]"
+    if bound > high:
+        raise ConfigError(
+            f"{mount.name} can never reach its bound {bound:g}: {where}",
+            path=path,
+            hint=f"a bound is on the mean raw score, before scale:; give {high:g} or less",
+        )
+    raise ConfigError(
+        f"{mount.name} is never under its bound {bound:g}, so that it bounds nothing: {where}",
+        path=path,
+        hint=f"a bound is what the mean keeps or exceeds: give more than {low:g}, or leave it out",
+    )
+
+
+def _check_factor(mount: Mount) -> None:
+    """A normalised score has no bounds, so that `Product.check` would show them as infinite."""
+    way = mount.config.normalize
+    if way != "none":
+        raise ConfigError(
+            f"product needs scores in [0, 1], and normalize: {way} lets those of {mount.name}"
+            " lie in [-inf, inf]: it moves them to a mean of 0",
+            path=f"reward.{mount.name}.normalize",
+            hint="leave normalize: out, or take an additive policy, such as weighted_sum",
         )

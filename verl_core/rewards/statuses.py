@@ -20,3 +20,6 @@ SEVERITY_CODES = {word: code for code, word in enumerate(SEVERITIES)} | {
     False: NONE,
     None: NONE,
 }
+
+#: Why a row is shut by a gate that has no answer.
+GATE_FAILED, GATE_ABSTAINED = "gate failed", "gate abstained"

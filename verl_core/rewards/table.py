@@ -23,7 +23,9 @@ class RewardTable(TableColumns):
         """Every component of one row, as JSON-ready values (None for what is not there).
 
         ``{fused, additive, revision, generations, masked, blocked, reason, gate, mounts: {name:
-        {role, raw, normalised, weight, contribution, status, reason, severity}}}``.
+        {role, raw, normalised, weight, contribution, status, reason, severity}}}``. A mount with a
+        bound under ``constrained`` has its ``multiplier`` too: there the contribution is
+        (weight + multiplier) * normalised.
 
         Raises:
             IndexError: there is no such row.

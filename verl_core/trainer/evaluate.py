@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.nodes.actor import lay_out, row_names
 from verl_core.trainer.prompts import PromptRow
 from verl_core.trainer.reward import TensorShelf, reward_batch
-from verl_core.trainer.split import Means, best_of, of_sources
+from verl_core.trainer.split import BEST_OF, BY_SOURCE, SOURCE, Means, best_of, of_sources
 
 #: Mixed into the run's seed, so that evaluation never draws a training step's random numbers.
 _EVAL_SEED = 0x45564C
@@ -58,10 +58,11 @@ class Evaluator:
         """Evaluate all rows, write them to `path` (JSON lines, in one rename), give the means; None
         where `stop` cut it. Nothing is left of one that was cut, or that failed.
 
-        ``eval/reward/…`` as `RewardTable.metrics`; ``eval/<source>/reward/fused|<mount>/mean`` for
-        each ``data_source``; with n responses a prompt (`eval_n` > 1) the same under
-        ``eval/best_of_<n>/…`` for the response with the highest fused reward, which is marked
-        ``selected`` in `path`. They are written beside it too (``.json``).
+        ``eval/reward/…`` as `RewardTable.metrics`; as in training
+        ``eval/reward/by_source/<source>/fused|<mount>/mean`` for each ``data_source``, ``none`` for
+        the rows without one; with n responses a prompt (`eval_n` > 1)
+        ``eval/reward/best_of/<n>/fused|<mount>/mean`` for the response with the highest fused
+        reward, which is marked ``selected`` in `path`. They are written beside it too (``.json``).
 
         Args:
             path: ``eval/before.jsonl`` and the like.
@@ -108,16 +109,23 @@ class Evaluator:
                         record["selected"] = bool(best[i])
                     file.write(json.dumps(record) + "\n")
                 means.add("eval/reward", table, np.ones(len(table), dtype=bool))
-                for source, rows in of_sources(batch["columns"]).items():
-                    means.add(f"eval/{source}/reward", table, rows)
+                for source, rows in of_sources(self._columns(batch, len(table))).items():
+                    means.add(f"eval/reward/{BY_SOURCE}/{source}", table, rows)
                 if n > 1:
-                    means.add(f"eval/best_of_{n}/reward", table, best)
+                    means.add(f"eval/reward/{BEST_OF}/{n}", table, best)
                 for name, value in table.metrics().items():
                     totals.setdefault(name, []).append((value, len(part)))
                 advance(len(part))
         failures.refuse(f" of the evaluation after step {step}")
         figures = {f"eval/{name}": _mean(parts) for name, parts in totals.items()}
         return figures | means.figures()
+
+    def _columns(self, batch: StepBatch, n: int) -> Mapping[str, Sequence[Any]]:
+        """The data-set columns of n rows, the source's too where rows of another batch name one."""
+        columns: Mapping[str, Sequence[Any]] = batch["columns"]
+        if SOURCE in columns or not any(SOURCE in row.columns for row in self.rows):
+            return columns
+        return {SOURCE: [None] * n}
 
     def _score(
         self,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_core.config import RunConfig
+from verl_core.config.dataflow import default_dataflow
 from verl_core.dataflow import Graph, Node, Stage
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.node_loader import build, load_class
@@ -47,34 +48,6 @@ class Pipeline:
         return any(item.name == node for stage in self.graph.stages for item in stage.nodes)
 
 
-def default_dataflow(cfg: RunConfig, *, needs_reference: bool) -> dict[str, list[str]]:
-    """The stages of a config that has no ``dataflow:``.
-
-    Gates follow the rewards, but for those that a reward waits for, and those that they wait for.
-    """
-    early = _waited_for(cfg)
-    gates = [mount.name for mount in cfg.reward if mount.is_gate and mount.name not in early]
-    rewards = [mount.name for mount in cfg.reward if mount.name not in gates]
-    flow = {"rollout": ["actor", "ref_model"] if needs_reference else ["actor"]}
-    flow["reward"] = rewards or gates
-    if rewards and gates:
-        flow["safety"] = gates
-    return flow | {"advantage": ["grpo"], "update": ["ppo"]}
-
-
-def _waited_for(cfg: RunConfig) -> set[str]:
-    """The mounts that must have scored before some reward."""
-    waits = {mount.name: mount.depends_on for mount in cfg.reward}
-    found: set[str] = set()
-    ahead = [name for mount in cfg.reward if not mount.is_gate for name in mount.depends_on]
-    while ahead:
-        name = ahead.pop()
-        if name not in found:
-            found.add(name)
-            ahead += waits[name]
-    return found
-
-
 def build_pipeline(
     cfg: RunConfig,
     models: ModelSet,
@@ -100,7 +73,7 @@ def build_pipeline(
     flow: Mapping[str, Sequence[Any]] = (
         cfg.dataflow
         if cfg.dataflow is not None
-        else default_dataflow(cfg, needs_reference=needs_reference)
+        else default_dataflow(cfg.reward, needs_reference=needs_reference)
     )
     names = [mount.name for mount in cfg.reward]
     _check_order(flow, cfg)

@@ -19,6 +19,7 @@ TRUNCATED = "response/truncated"
 ROLLOUT_SPEED = "perf/rollout_tokens_per_s"
 UPDATE_SPEED = "perf/update_tokens_per_s"
 TRAINED_TOKENS = "actor/trained_tokens"
+MASKED = "reward/masked"
 FLAT_GROUPS = "reward/groups_flat"
 STEP_SECONDS = "timing_s/step"
 
@@ -55,3 +56,8 @@ def rate_of(gate: str) -> str:
 
 def weight_of(mount: str) -> str:
     return f"weights/{mount}"
+
+
+def multiplier_of(mount: str) -> str:
+    """What `constrained` adds to the weight of a mount with a bound."""
+    return f"reward/{mount}/multiplier"

@@ -13,6 +13,13 @@ from verl_core.rewards import RewardTable
 #: The data-set column that says where a row comes from, as in verl.
 SOURCE = "data_source"
 
+#: What rows are called that name no source, among rows that do.
+NO_SOURCE = "none"
+
+#: Where the figures of a source stand, behind ``reward/`` or ``eval/reward/``. No mount's figures
+#: lie so deep, and no source can be taken for the best of n.
+BY_SOURCE, BEST_OF = "by_source", "best_of"
+
 Bools = NDArray[np.bool_]
 
 
@@ -43,12 +50,13 @@ class Means:
 
 
 def of_sources(columns: Mapping[str, Sequence[Any]]) -> dict[str, Bools]:
-    """Each data source with its rows, (B,) bool; nothing where the data name none."""
+    """Each data source with its rows, (B,) bool; nothing where the data have no such column. A row
+    whose source is null is of the source `NO_SOURCE`."""
     found: dict[str, Bools] = {}
     values = columns.get(SOURCE, ())
     for row, value in enumerate(values):
-        if value is not None:
-            found.setdefault(str(value), np.zeros(len(values), dtype=bool))[row] = True
+        source = NO_SOURCE if value is None else str(value)
+        found.setdefault(source, np.zeros(len(values), dtype=bool))[row] = True
     return found
 
 
@@ -56,7 +64,7 @@ def source_figures(table: RewardTable, columns: Mapping[str, Sequence[Any]]) -> 
     """``reward/by_source/<source>/fused/mean`` of a step, and each mount's."""
     means = Means()
     for source, rows in of_sources(columns).items():
-        means.add(f"reward/by_source/{source}", table, rows)
+        means.add(f"reward/{BY_SOURCE}/{source}", table, rows)
     return means.figures()
 
 

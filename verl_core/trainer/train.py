@@ -21,10 +21,12 @@ from typing import Any
 
 from verl_core.dataflow import StepBatch
 from verl_core.rewards import Lease, StreamedScoring
+from verl_core.rewards.failures import LastingRewardError
 from verl_core.trainer import checkpoint, reward_state
 from verl_core.trainer.checkpoint import CheckpointError
 from verl_core.trainer.evaluate import evaluated_step
 from verl_core.trainer.interrupt import Interrupt
+from verl_core.trainer.masked import masked_figures
 from verl_core.trainer.memory import release_free_memory
 from verl_core.trainer.nodes.actor import row_names
 from verl_core.trainer.reward import reward_batch
@@ -130,6 +132,8 @@ def score(run: Run, batch: StepBatch, lease: Lease) -> None:
             raise
         batch.metrics.update(hidden_share(*scoring.seconds()))
         batch.metrics.update(source_figures(batch["table"], batch["columns"]))
+        fail_open = {name for name, mount in run.engine.mounts.items() if mount.config.fail_open}
+        batch.metrics.update(masked_figures(batch["table"], fail_open))
 
     again = "scoring the same responses again"
     with_retries(attempt, run.cfg.trainer.reward_retries, run.display.say, again)
@@ -148,13 +152,13 @@ def with_retries(
     attempt: Callable[[], None], retries: int, say: Callable[[str], Any], again: str
 ) -> None:
     """Call `attempt` until it raises no `RewardError`, at most ``retries + 1`` times; `again` says
-    what the next attempt does."""
+    what the next attempt does. There is none where every failure would come again."""
     for number in range(retries + 1):
         try:
             attempt()
             return
         except RewardError as error:
-            if number == retries:
+            if number == retries or isinstance(error, LastingRewardError):
                 raise
             pause = min(2.0**number, 30.0)
             say(f"rewards failed ({error}); {again} in {pause:.0f} s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_core.trainer.report.story import _changes, _checks, number, percent, setting, signed
+from verl_core.trainer.report.story import _checks, changes, number, percent, setting, signed
 
 
 def revision(author, before, after, first_step, reason=None):
@@ -23,7 +23,7 @@ START = {"tone": 1.0, "accuracy": 2.0}
 def test_revisions_between_two_steps_are_told_as_one_change():
     curl = {"tone": 0.5, "accuracy": 2.0}
     both = {"tone": 0.5, "accuracy": 3.0}
-    told = _changes(
+    told = changes(
         [
             revision("config", {}, START, None),
             revision("http", START, curl, None, "too loud"),
@@ -38,18 +38,18 @@ def test_revisions_between_two_steps_are_told_as_one_change():
 
 
 def test_the_same_values_again_are_no_change():
-    assert _changes([revision("config", {}, START, 1), revision("ada", START, START, 2)]) == []
+    assert changes([revision("config", {}, START, 1), revision("ada", START, START, 2)]) == []
 
 
 def test_a_change_that_no_step_was_scored_under_is_not_told():
     other = {"tone": 9.0, "accuracy": 2.0}
-    assert _changes([revision("config", {}, START, 1), revision("ada", START, other, None)]) == []
+    assert changes([revision("config", {}, START, 1), revision("ada", START, other, None)]) == []
 
 
 def test_a_schedule_is_told_whole():
     line = {"linear": {"from": 1.5, "to": 1.0, "steps": 10, "start": 0}}
     assert setting(line) == "linear 1.5 → 1 over 10 steps"
-    told = _changes(
+    told = changes(
         [revision("config", {}, {"tone": line}, 1), revision("ada", {}, {"tone": 1.0}, 2)]
     )
     assert told == [

@@ -31,6 +31,7 @@ from rich.text import Text
 
 from verl_core.trainer.display import panel
 from verl_core.trainer.display.control_keys import ControlKeys
+from verl_core.trainer.display.line import plain_line
 from verl_core.trainer.display.progress import Phase, Progress
 from verl_core.trainer.display.steady import occupy_standard_descriptors, steady
 
@@ -179,7 +180,7 @@ class PlainDisplay(Display):
     def _step_ended(self) -> None:
         if (change := self.progress.revision_change()) is not None:
             self.say(change)
-        self.say(panel.plain_line(self.progress))
+        self.say(plain_line(self.progress))
 
 
 class LiveDisplay(Display):

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from verl_core.trainer import series
+from verl_core.trainer.display.figures import losses, number, percent, speeds
 from verl_core.trainer.display.progress import Phase, Progress
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -28,9 +29,6 @@ _NAME = 22
 
 _SHORT_NAME = 6
 """Columns that a name has left on the narrowest terminal: those of the title ``reward``."""
-
-_NOTHING = 1e-6
-"""A loss or divergence that is nearer to zero than this is what rounding has left of zero."""
 
 _AT_ONCE = "(Ctrl-C once more stops at once)"
 
@@ -65,33 +63,12 @@ def _address(url: str | None) -> Text | None:
     return Text(f"weights and status: {url}/docs", style="dim") if url else None
 
 
-def plain_line(progress: Progress) -> str:
-    """The last step in one line, for logs: ``step 3/16  fused 0.412 (+0.021)  …``."""
-    parts = [f"step {progress.step}/{progress.steps}"]
-    for label, key in [("fused", series.FUSED)] + [(m, series.mean_of(m)) for m in progress.mounts]:
-        if (value := progress.last(key)) is not None:
-            before = progress.before_last(key) if key == series.FUSED else None
-            moved = f" ({value - before:+.3f})" if before is not None else ""
-            parts.append(f"{label} {number(value)}{moved}")
-    rates = [(gate, progress.last(series.rate_of(gate))) for gate in progress.gates]
-    parts += [f"{gate} {percent(rate)}" for gate, rate in rates]
-    if (revision := progress.last(series.REVISION)) is not None:
-        parts.append(f"weights r{revision:.0f}")
-    alike = "none: answers to a prompt scored alike"
-    parts += [f"{label} {text}" for label, text in _speeds(progress) + _losses(progress, alike)]
-    if (seconds := progress.last(series.STEP_SECONDS)) is not None:
-        parts.append(f"{seconds:.1f} s")
-    if progress.left is not None and progress.step < progress.steps:
-        parts.append(f"left {clock(progress.left)}")
-    return "  ".join(parts)
-
-
 def _body(progress: Progress, room: int, unicode: bool) -> list[RenderableType]:
     """Rewards and figures in `room` columns: beside each other where both fit as they are."""
     wide = room + 4 >= _WIDE
     bars = min(32 if wide else 18, max(progress.steps, 6)) if unicode else 0
     columns = _columns(progress, unicode)
-    grid, gap = _stacked(_speeds(progress) + _losses(progress)), 3
+    grid, gap = _stacked(speeds(progress) + losses(progress)), 3
     left = room - gap - _cells(grid)
     if wide and grid.row_count and left >= _natural(columns) + min(bars, _SHORT_TREND):
         beside = Table.grid(expand=True, padding=(0, gap))
@@ -99,24 +76,13 @@ def _body(progress: Progress, room: int, unicode: bool) -> list[RenderableType]:
         beside.add_column()
         beside.add_row(_rewards(progress, columns, left, bars, unicode), grid)
         return [beside]
-    lines = [_packed(pairs, room) for pairs in (_speeds(progress), _losses(progress)) if pairs]
+    lines = [_packed(pairs, room) for pairs in (speeds(progress), losses(progress)) if pairs]
     return [_rewards(progress, columns, room, bars, unicode), Text(), *lines]
 
 
 def _cells(renderable: RenderableType) -> int:
     """Columns that it takes where there is room for all of it."""
     return Console(file=io.StringIO(), width=10_000).measure(renderable).maximum
-
-
-def number(value: float | None) -> str:
-    """A figure in a table's cell: three decimals, fewer where it is large."""
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
-
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def clock(seconds: float) -> str:
@@ -303,39 +269,8 @@ def _weight(progress: Progress, mount: str, changed: bool, unicode: bool) -> Tex
         arrow = "→" if unicode else "->"
         digits = 4 if f"{before:.4g}" != f"{now:.4g}" else 6
         return Text(f"{before:.{digits}g} {arrow} {now:.{digits}g}", style="bold yellow")
-    return Text(f"{now:.4g}")
-
-
-def _speeds(progress: Progress) -> list[tuple[str, str]]:
-    pairs = (("rollout", series.ROLLOUT_SPEED), ("update", series.UPDATE_SPEED))
-    return [
-        (label, f"{value:.0f} tok/s")
-        for label, key in pairs
-        if (value := progress.last(key)) is not None
-    ]
-
-
-def _losses(progress: Progress, alike: str = "none (flat)") -> list[tuple[str, str]]:
-    """What the update and the responses were like.
-
-    Args:
-        alike: what is said of an update that had nothing to learn, as all groups were flat.
-    """
-    pairs = (("kl", series.KL), ("loss", series.LOSS), ("critic loss", series.CRITIC_LOSS))
-    shown = [
-        (label, "0" if abs(value) < _NOTHING else f"{value:.3g}")
-        for label, key in pairs
-        if (value := progress.last(key)) is not None
-    ]
-    if (explained := progress.last(series.EXPLAINED)) is not None:
-        shown.append(("explained variance", f"{explained:.2f}"))
-    if progress.last(series.TRAINED_TOKENS) == 0:
-        shown.append(("update", alike if progress.last(series.FLAT_GROUPS) else "none"))
-    if (length := progress.last(series.LENGTH)) is not None:
-        shown.append(("length", f"{length:.1f}"))
-    if (cut := progress.last(series.TRUNCATED)) is not None:
-        shown.append(("cut", percent(cut)))
-    return shown
+    added = progress.last(series.multiplier_of(mount))
+    return Text(f"{now:.4g} + {added:.3g}" if added else f"{now:.4g}")
 
 
 def _stacked(pairs: Iterable[tuple[str, str]]) -> Table:

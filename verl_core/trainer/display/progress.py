@@ -103,6 +103,11 @@ class Progress:
         past = self.history.get(key)
         return past[-1] if past else None
 
+    @property
+    def latest(self) -> dict[str, float]:
+        """The last step's figures that are there."""
+        return {key: past[-1] for key, past in self.history.items() if past[-1] is not None}
+
     def before_last(self, key: str) -> float | None:
         past = self.history.get(key, ())
         return past[-2] if len(past) > 1 else None

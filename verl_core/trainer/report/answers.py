@@ -18,7 +18,8 @@ RECENT = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer with its score explained: ``parts`` is one mapping a mount, in config order."""
+    """One answer with its score explained: ``parts`` is one mapping a mount, in config order.
+    They make the reward up where it is `additive`."""
 
     when: str
     response: str
@@ -27,6 +28,7 @@ class Answer:
     tokens: int | None
     cut: bool
     parts: tuple[Mapping[str, Any], ...]
+    additive: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def _answer(when: str, row: Row) -> Answer:
         tokens=row.get("tokens"),
         cut=row.get("finish_reason") == "length",
         parts=parts,
+        additive=bool(explain.get("additive", True)),
     )
 
 

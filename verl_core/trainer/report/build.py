@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verl_core.trainer import jsonl, series
+from verl_core.trainer.masked import idle_steps
 from verl_core.trainer.report import answers, figures, page, theme
 from verl_core.trainer.report.data import RunData, load_run
 from verl_core.trainer.report.failures import failures_of
@@ -21,6 +23,7 @@ from verl_core.trainer.report.measures import (
     mounts_of,
     weights_of,
 )
+from verl_core.trainer.report.splits import splits_of
 from verl_core.trainer.report.story import story
 from verl_core.trainer.report.verdict import left_out, verdict
 from verl_core.trainer.written import naming, write_whole
@@ -90,7 +93,9 @@ def build_report(run: RunData) -> dict[str, Any]:
         "evaluation": _evaluation(run, measures) if measures else None,
         "contributions": [part.as_dict() for part in parts],
         "verdict": _verdict(run, measures),
+        "splits": splits_of(run),
         "training": _training(run),
+        "idle": idle_steps(run.metrics),
         "failures": failures_of(run),
         "revisions": [
             {**change.as_dict(), "first_step": run.first_step(change.revision)}
@@ -105,9 +110,9 @@ def build_report(run: RunData) -> dict[str, Any]:
 
 
 def _verdict(run: RunData, measures: Sequence[Measure]) -> dict[str, Any]:
-    block = verdict(measures)
+    block = verdict(measures, run.config)
     reason = left_out(measures, str(run.state.get("status", ""))) if measures else ""
-    return {**block, "checks": [], "left_out": reason} if reason else block
+    return {**block, "checks": [], "without": [], "left_out": reason} if reason else block
 
 
 def _run(run: RunData) -> dict[str, Any]:
@@ -145,6 +150,8 @@ def _mounts(run: RunData) -> list[dict[str, Any]]:
         recipe = recipes.get(name)
         weights = run.series(series.weight_of(name))
         known = weights[np.isfinite(weights)]
+        multipliers = run.series(series.multiplier_of(name))
+        added = multipliers[np.isfinite(multipliers)]
         found.append(
             {
                 "name": name,
@@ -155,6 +162,8 @@ def _mounts(run: RunData) -> list[dict[str, Any]]:
                 "eval_weight": frozen.get(name),
                 "first_weight": float(known[0]) if len(known) else None,
                 "last_weight": float(known[-1]) if len(known) else None,
+                "first_multiplier": float(added[0]) if len(added) else None,
+                "last_multiplier": float(added[-1]) if len(added) else None,
                 "colour": "gate" if role == "gate" else theme.mount_colour(rewards),
             }
         )
@@ -178,7 +187,9 @@ def _headline(run: RunData, measures: Sequence[Measure]) -> dict[str, Any]:
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
         gone = run.state.get("step") and not (run.path / "metrics.jsonl").exists()
-        return {"kind": "none", "missing": "metrics.jsonl"} if gone else {"kind": "none"}
+        missing = {"missing": "metrics.jsonl"} if gone else {}
+        made = {"steps": len(run.steps)} if run.steps else {}
+        return {"kind": "none", **made, **missing}
     count = max(1, min(_ENDS, len(known) // 2))
     return {
         "kind": "training",
@@ -187,7 +198,24 @@ def _headline(run: RunData, measures: Sequence[Measure]) -> dict[str, Any]:
         "first": run.steps[known[0]],
         "last": run.steps[known[-1]],
         "window": count,
+        "reweighed": _reweighed(run, known),
     }
+
+
+def _reweighed(run: RunData, steps: NDArray[np.int64]) -> list[str]:
+    """``tone 1 → 2`` of each weight, ``tone's multiplier 0 → 0.3`` of each multiplier, that is not
+    the same in all these steps."""
+    texts = []
+    for mount in run.mounts:
+        for name, key in (
+            (mount, series.weight_of(mount)),
+            (f"{mount}'s multiplier", series.multiplier_of(mount)),
+        ):
+            values = run.series(key)[steps]
+            values = values[np.isfinite(values)]
+            if len(values) and np.any(values != values[0]):
+                texts.append(f"{name} {values[0]:.4g} → {values[-1]:.4g}")
+    return texts
 
 
 def _earlier(run: RunData) -> dict[str, Any] | None:
@@ -235,6 +263,8 @@ def _training(run: RunData) -> dict[str, Any]:
         *(series.mean_of(mount) for mount in run.mounts),
         *(series.rate_of(gate) for gate in run.gates),
         *(series.weight_of(mount) for mount in run.mounts),
+        *(series.multiplier_of(mount) for mount in run.mounts),
+        series.MASKED,
     ]
     there = [key for key in keys if key in run.keys]
     return {"steps": run.steps, "series": {key: run.series(key).tolist() for key in there}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class RunData:
         earlier: the rows of ``eval/after.jsonl`` where they are of another step, as when the run
             was finished once, went on, and was stopped.
         generations: what each mount ran from which step on, in their order.
+        evaluated: ``before`` and ``after`` -> the figures of that evaluation, where its rows are.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class RunData:
     changes: Sequence[WeightChange]
     earlier: Sequence[Mapping[str, Any]] | None = None
     generations: Sequence[Mapping[str, Any]] = ()
+    evaluated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def replaced(self) -> list[dict[str, Any]]:
@@ -137,15 +139,22 @@ def load_run(run_dir: Path) -> RunData:
         None,
         state.get("step", max(by_step, default=None)),
     )
+    before = _rows(run_dir / "eval" / "before.jsonl")
+    sides = {"before": before, "after": after if is_now else None}
     return RunData(
         path=run_dir,
         state=state,
         config=_read_yaml(run_dir / "config.yaml"),
         metrics=[by_step[step] for step in sorted(by_step)],
         samples=list(jsonl.read(run_dir / "samples.jsonl")),
-        before=_rows(run_dir / "eval" / "before.jsonl"),
+        before=before,
         after=after if is_now else None,
         earlier=None if is_now else after,
+        evaluated={
+            side: _read_json(run_dir / "eval" / f"{side}.json")
+            for side, rows in sides.items()
+            if rows
+        },
         changes=_changes(run_dir / "weights.db", state.get("run_id")),
         generations=list(jsonl.read(run_dir / "generations.jsonl")),
     )

@@ -194,7 +194,8 @@ def _panels(
 def _line(
     axes: Axes, steps: Sequence[int], values: Floats, name: str, colour: str, strong: bool = False
 ) -> tuple[str, float, str]:
-    """Draw one series; returns its name, its last height and its colour, for a label."""
+    """Draw one series; returns its name, its last height (NaN where it has none) and its colour,
+    for a label."""
     smooth = _moving_mean(values) if len(steps) >= _SMOOTH_FROM else None
     width = 2.6 if strong else 1.6
     dots = 3.0 if len(steps) < _SMOOTH_FROM else 0.0
@@ -203,7 +204,7 @@ def _line(
     shown = values if smooth is None else smooth
     axes.plot(steps, shown, color=colour, linewidth=width, marker="o", markersize=dots, label=name)
     known = shown[np.isfinite(shown)]
-    return name, float(known[-1]) if len(known) else 0.0, colour
+    return name, float(known[-1]) if len(known) else np.nan, colour
 
 
 def _moving_mean(values: Floats) -> Floats:
@@ -271,12 +272,15 @@ def _mark_revisions(run: RunData, axes: Sequence[Axes], shape: Shape) -> None:
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[str, float, str]], shape: Shape) -> None:
-    """Name each line at its right end, moved apart where two names would overlap."""
+    """Name each line at its right end, moved apart where two names would overlap. All names stay
+    beside their panel, smaller where they are many: one that lay far off would take the panel's
+    own room."""
+    ends = [end for end in ends if np.isfinite(end[1])]
     if not ends:
         return
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     low, high = axes.get_ylim()
-    gap = 11.0
+    gap = min(11.0, height / len(ends))
     placed: list[tuple[str, float, float, str]] = []
     at = -np.inf
     for name, value, colour in sorted(ends, key=lambda end: end[1]):
@@ -293,7 +297,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[str, float, str]], shape: Shape
             textcoords="offset points",
             color=colour,
             va="center",
-            fontsize=8.5,
+            fontsize=min(8.5, 0.8 * gap),
             fontweight="bold" if name == "fused" else "normal",
             annotation_clip=False,
         )

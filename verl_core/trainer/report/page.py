@@ -88,6 +88,9 @@ def render(report: Mapping[str, Any], svgs: Mapping[str, tuple[str, str]]) -> st
         colours={mount["name"]: mount["colour"] for mount in report["mounts"]},
         parts={part["mount"]: part for part in report["contributions"]},
         changed=story.changed,
+        additive=all(
+            answer["additive"] for example in report["examples"] for answer in example["answers"]
+        ),
         sides=sides_of(report),
         has_kl=has_kl(report),
         figure_value=figure_value,

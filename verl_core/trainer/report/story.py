@@ -16,12 +16,14 @@ def story(report: Report) -> list[str]:
     sentences = [
         _rise(report),
         earlier(report),
+        idle(report),
         _sources(report),
         _gate(report),
         *failure_sentences(report.get("failures", ())),
-        *_changes(report["revisions"]),
+        *changes(report["revisions"]),
         *_replaced(report.get("replaced", ())),
         _checks(report),
+        *without(report),
         _left_out(report),
     ]
     return [sentence for sentence in sentences if sentence]
@@ -76,10 +78,14 @@ def _rise(report: Report) -> str:
             f"Over {steps} the training batches' mean fused reward went from"
             f" {number(head['before'])} ({first}) to {number(head['after'])} ({last}). Training"
             " batches differ from step to step; only an evaluation on held-out prompts tells how"
-            " much was learnt."
+            f" much was learnt.{reweighed(head)}"
         )
     if head["kind"] != "held_out" and head.get("missing"):
         return f"No figures: {head['missing']}, which holds those of each step, is missing."
+    if head["kind"] != "held_out" and head.get("steps"):
+        one = head["steps"] == 1
+        steps = "the step that was" if one else f"any of the {head['steps']} steps that were"
+        return f"No figures: no row had a fused reward in {steps} made."
     if head["kind"] != "held_out":
         return "No figures yet: the run has not finished a step."
     diff = head["diff"]
@@ -91,6 +97,37 @@ def _rise(report: Report) -> str:
     if diff["low"] is not None:
         text += f"; 95\u00a0% interval {signed(diff['low'])} to {signed(diff['high'])}"
     return f"{text}). {_strength(head['z'])}".strip()
+
+
+def reweighed(head: Mapping[str, Any]) -> str:
+    """A warning behind the headline of a training run whose weights moved; else empty."""
+    moved = head.get("reweighed", ())
+    if not moved:
+        return ""
+    named = ", ".join(moved[:4]) + (f" and {len(moved) - 4} more" if len(moved) > 4 else "")
+    return (
+        f" Nor do the two figures have the same weights ({named}): a change of a weight alone moves"
+        " them."
+    )
+
+
+def idle(report: Report) -> str:
+    """In how many steps there was nothing to train on, and why; empty where there always was."""
+    found = report.get("idle")
+    if not found:
+        return ""
+    return (
+        f"There was nothing to train on in {found['steps']} of {found['of_steps']} steps"
+        f"{': ' + found['why'] if found['why'] else ''}."
+    )
+
+
+def without(report: Report) -> list[str]:
+    """The built-in checks that the run's config rules out, one a sentence."""
+    return [
+        f"The built-in check “{one['name']}” is left out: {one['reason']}."
+        for one in report["verdict"].get("without", ())
+    ]
 
 
 def earlier(report: Report) -> str:
@@ -142,7 +179,7 @@ def _gate(report: Report) -> str:
     )
 
 
-def _changes(revisions: Sequence[Mapping[str, Any]]) -> list[str]:
+def changes(revisions: Sequence[Mapping[str, Any]]) -> list[str]:
     """The changes that steps were scored under, each against the weights in force before it.
 
     Several revisions between two steps are one change to the run: that of all of them.

@@ -20,9 +20,12 @@ from verl_core.trainer.near import near
 from verl_core.trainer.report.failures import failure_sentences
 from verl_core.trainer.report.page import figure_value, outcome
 from verl_core.trainer.report.statistics import TOO_FEW
-from verl_core.trainer.report.story import earlier, number, signed
+from verl_core.trainer.report.story import changes, earlier, idle, number, signed, without
 from verl_core.trainer.report.verdict import WHAT
 from verl_core.trainer.run_folder import held_out_prompts
+
+_SPLITS = 8
+"""So many data sources are shown here; the report shows all."""
 
 _STYLES = {"good": "green", "bad": "red", "": ""}
 
@@ -45,14 +48,19 @@ def print_summary(
         console.print(_measures(report))
     else:  # there is no before and after to set side by side
         console.print(Text(report["story"][0]))
-        if sentence := earlier(report):
+        told = [earlier(report), *changes(report["revisions"]), *_split_lines(report)]
+        for sentence in filter(None, told):
             console.print(Text(sentence))
+    if sentence := idle(report):
+        console.print(Text(sentence, style="yellow"))
     checks = report["verdict"].get("checks", [])
     if reason := report["verdict"].get("left_out"):
         console.print(Text(f"The built-in checks are left out: {reason}."))
     if checks:
         console.print(_checks(checks))
         console.print(Text(f"{WHAT}\nSE: standard error of the change.", style="dim"))
+    for sentence in without(report):
+        console.print(Text(sentence))
     for sentence in failure_sentences(report.get("failures", ())):
         console.print(Text(sentence.replace("\u00a0", " "), style="yellow"))
     console.print()
@@ -125,7 +133,35 @@ def _measures(report: Mapping[str, Any]) -> Table:
             signed(measure["z"], 1).replace("−", "-"),
             end_section=measure["kind"] == "fused",
         )
+    _add_splits(table, report.get("splits", ()))
     return table
+
+
+def _add_splits(table: Table, splits: Sequence[Mapping[str, Any]]) -> None:
+    """The fused reward of each data source, and of the best of n answers, in rows of their own."""
+    table.add_section()
+    for one in splits[:_SPLITS]:
+        before, after = one["before"], one["after"]
+        change = None if before is None or after is None else after - before
+        means = [_figure(value, "score") for value in (before, after)]
+        label = one["label"].removeprefix("the ")
+        table.add_row(
+            Text(f"fused, {label}"), *means, _figure(change, "score", sign=True), "–", "–"
+        )
+    if len(splits) > _SPLITS:
+        table.add_row(Text(f"{len(splits) - _SPLITS} more parts: in the report", style="dim"))
+
+
+def _split_lines(report: Mapping[str, Any]) -> list[str]:
+    """As `_add_splits`, a line an evaluation, where there are no two to set side by side."""
+    lines = []
+    for side in ("before", "after"):
+        found = [one for one in report.get("splits", ()) if one[side] is not None]
+        if found:
+            said = ", ".join(f"{one['label']} {number(one[side])}" for one in found[:_SPLITS])
+            more = f", {len(found) - _SPLITS} more in the report" if len(found) > _SPLITS else ""
+            lines.append(f"Held-out fused reward {side} training: {said}{more}.")
+    return lines
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> Table:

@@ -136,6 +136,8 @@ def drawing() -> Iterator[None]:
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         # A script that no installed font knows shows as boxes in the PNG; the page shows it right.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        # A figure that is too small for its labels is drawn as it is: nobody can act on that here.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
         yield
 
 

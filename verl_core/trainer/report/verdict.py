@@ -7,7 +7,7 @@ reference answers) are left out; all of them are, where `left_out` says why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_core.trainer.report.measures import Measure
@@ -35,8 +35,15 @@ WHAT = (
 """What they are, for those who read them and have set none."""
 
 
-def verdict(measures: Sequence[Measure]) -> dict[str, Any]:
-    """The block ``verdict`` of report.json; empty where there is no before and after."""
+_RISES = "fused reward rises"
+
+
+def verdict(measures: Sequence[Measure], config: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The block ``verdict`` of report.json; empty where there is no before and after.
+
+    Args:
+        config: the run's, by which a check may have to be left out: `standing_still` says why.
+    """
     known = {measure.name: measure for measure in measures}
     pairs = {name: measure.pair for name, measure in known.items() if measure.pair is not None}
     block: dict[str, Any] = {
@@ -45,9 +52,12 @@ def verdict(measures: Sequence[Measure]) -> dict[str, Any]:
         if name in pairs
     }
     checks: list[dict[str, Any]] = []
-    if fused := pairs.get("fused"):
+    without: list[dict[str, str]] = []
+    if "fused" in pairs and (reason := standing_still(config or {})):
+        without.append({"name": _RISES, "reason": reason})
+    elif fused := pairs.get("fused"):
         met = fused.above(FUSED_ERRORS)
-        checks.append(_check("fused reward rises", f"by more than {FUSED_ERRORS:g} SE", fused, met))
+        checks.append(_check(_RISES, f"by more than {FUSED_ERRORS:g} SE", fused, met))
     if gate := pairs.get("gate"):
         checks += _gate_checks(gate)
     if repetition := pairs.get("repetition"):
@@ -62,7 +72,37 @@ def verdict(measures: Sequence[Measure]) -> dict[str, Any]:
     if length is not None and length.pair is not None and length.reference is not None:
         block["length"]["reference"] = length.reference
         checks.append(_length_check(length.pair, length.reference))
-    return {**block, "checks": checks} if checks else {}
+    return {**block, "checks": checks, "without": without} if checks or without else {}
+
+
+def standing_still(config: Mapping[str, Any]) -> str:
+    """Why the mean fused reward of the evaluation cannot rise whatever is learnt, as half a
+    sentence; empty where it can.
+
+    Args:
+        config: the run's, resolved, as ``config.yaml`` has it.
+    """
+    own = config.get("eval_reward")
+    own = own if isinstance(own, Mapping) else {"reward": own}
+    fusion = own.get("fusion") or config.get("fusion") or {}
+    if isinstance(fusion, Mapping) and fusion.get("policy") == "lexicographic":
+        return (
+            "lexicographic ranks the answers to a prompt among themselves, so that their mean"
+            " cannot show progress"
+        )
+    listed = own.get("reward") or config.get("reward") or ()
+    mounts = [listed] if isinstance(listed, Mapping) else listed
+    counting = [
+        mount
+        for mount in mounts
+        if isinstance(mount, Mapping) and mount.get("role") != "gate" and mount.get("weight") != 0
+    ]
+    if counting and all(mount.get("normalize", "none") != "none" for mount in counting):
+        return (
+            "every mount is normalised, so that the mean is near 0 before as after and cannot show"
+            " progress: read the mounts' own scores"
+        )
+    return ""
 
 
 def left_out(measures: Sequence[Measure], status: str) -> str:
