@@ -121,6 +121,7 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
         "/api/v1/reward/weights",
         "/api/v1/reward/weights/history",
         "/api/v1/reward/providers",
+        "/api/v1/reward/providers/{name}/reload",
         "/healthz",
     }
     schemas = document["components"]["schemas"]
