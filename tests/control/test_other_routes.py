@@ -127,6 +127,7 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
         "/api/v1/reward/leases/{lease_id}",
         "/api/v1/reward/providers",
         "/api/v1/reward/score",
+        "/api/v1/reward/providers/{name}/reload",
         "/healthz",
         "/livez",
         "/readyz",

@@ -199,6 +199,7 @@ class Serving:
             store=engine.store,
             leases=LeaseBook(engine.store, engine.lease, ttl=self.cfg.server.lease_ttl),
             providers=engine.describe,
+            reload=engine.reload,
             status=status,
             routes=self.registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,

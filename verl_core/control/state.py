@@ -53,6 +53,7 @@ class ControlState:
         leases: those of groups, for workers elsewhere; by default a book over `store` alone, whose
             leases name no mounts.
         providers: a description of each mount, JSON-ready but for infinities, which become null.
+        reload: looks at a mount's files, as `RewardEngine.reload`; None where no mount runs here.
         status: facts for ``/healthz``: ``ready`` (bool), ``step`` (int), and others.
         routes: prefix -> ASGI app of plugins, mounted behind the same guard.
         token: what clients must show as a bearer token; None on loopback only.
@@ -69,6 +70,7 @@ class ControlState:
     run_id: str
     store: WeightStore
     providers: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    reload: Callable[[str], Mapping[str, Any]] | None = None
     status: Callable[[], Mapping[str, Any]] = _nothing
     routes: Mapping[str, ASGIApp] = field(default_factory=dict)
     token: str | None = field(default_factory=token_from_environment, repr=False)

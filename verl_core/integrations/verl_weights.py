@@ -131,5 +131,4 @@ class ControlPlaneWeights:
     def _read(self, step: int | None, group: Hashable | None) -> Lease:
         revision, weights = self._remote.at(step, group)
         self._engine.check_weights(weights)
-        generations = {name: mount.generation for name, mount in self._engine.mounts.items()}
-        return Lease(revision, weights, generations, step)
+        return self._engine.lease_of(revision, weights, step)

@@ -34,6 +34,7 @@ from verl_core.trainer.memory import keep_large_blocks_apart
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.model_source import ModelSource, resolve_model
 from verl_core.trainer.near import near
+from verl_core.trainer.node_assets import opened_files, paths_among, stamps_of
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
@@ -205,6 +206,7 @@ class Session:
             scoring=_live_limits(self.cfg),
             cannot_score=lambda: _learning(engine),
             providers=engine.describe,
+            reload=engine.reload,
             status=lambda: status,
             routes=registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
@@ -341,6 +343,7 @@ class Session:
             pays_kl=True,
             registry=checked.registry,
             frozen_weights=True,
+            watch=False,  # each evaluation of a run has the same measure
         )
         self._stack.callback(engine.close)
         engine.setup()
@@ -393,10 +396,21 @@ class NodeFactory:
     def __call__(self, mount: MountConfig, base_dir: Path) -> NodeProvider:
         assert mount.node_class is not None
         cls = load_class(mount.node_class, RewardNode, base_dir)
-        node = build(cls, dict(mount.init_kwargs), mount.safe_globals, base_dir)
+        named = paths_among(mount.init_kwargs, base_dir.absolute())
+        stamps = stamps_of(named)
+        with opened_files(base_dir.absolute()) as opened:
+            node = build(cls, dict(mount.init_kwargs), mount.safe_globals, base_dir)
         if not self.pays_kl:
             refuse_kl_penalty(node)
-        return NodeProvider(node, self.shelf, mount.reads)
+        stamps |= {str(path): stamp for path, stamp in opened.items()}
+        return NodeProvider(
+            node,
+            self.shelf,
+            mount.reads,
+            (*opened, *named),
+            stamps=stamps,
+            owner=(self, mount.name),
+        )
 
 
 def prompt_rows(cfg: RunConfig, models: ModelSet, rows: Sequence[DataRow]) -> list[PromptRow]:

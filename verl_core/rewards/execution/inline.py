@@ -31,12 +31,14 @@ class InlineRunner:
         self._name = name
         self._provider = provider
         self._limits = limits
+        self._ready = False
         self._lock: AbstractContextManager[object] = (
             contextlib.nullcontext() if provider.thread_safe else threading.Lock()
         )
 
     def setup(self) -> None:
         self._provider.setup()
+        self._ready = True
 
     def submit(self, batch: RewardBatch) -> Call:
         call = Call(batch, self._limits, self, Settled())
@@ -52,6 +54,8 @@ class InlineRunner:
         """Nothing: whatever was submitted has ended."""
 
     def close(self) -> None:
+        if not self._ready:  # `close` releases what `setup` took
+            return
         try:
             self._provider.close()
         except BaseException as error:
