@@ -288,6 +288,11 @@ class RewardEngine:
         """
         return self.lease_of(*self._in_force(step), step)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether `lease` would return at once: no file has changed that it would wait for."""
+        return not self._loaded or self._places.quiet
+
     def lease_of(
         self, revision: int, weights: Mapping[str, float] | None, step: int | None = None
     ) -> Lease:
@@ -378,7 +383,7 @@ class RewardEngine:
     async def ascore(self, batch: RewardBatch, *, lease: Lease | None = None) -> RewardTable:
         """`score` for a coroutine, on whatever event loop it runs; nothing blocks that loop but
         the first call's `setup` and inline mounts."""
-        if lease is None and self._loaded and not self._places.quiet:
+        if lease is None and not self.quiet:
             lease = await asyncio.to_thread(self._own_lease, batch)
         scoring = self.open(batch, lease=lease)
         await scoring.arun(self.mounts)

@@ -95,7 +95,7 @@ class ScoreService:
         store = self.engine.store
         if store is not None and store.path is not None and not store.look():
             return None
-        return self.engine.lease() if getattr(self.engine, "quiet", True) else None
+        return self.engine.lease() if self.engine.quiet else None
 
     def _lease_then(self) -> Lease:
         if self.engine.store is not None:
