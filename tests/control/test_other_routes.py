@@ -128,6 +128,10 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
         "/api/v1/reward/providers",
         "/api/v1/reward/score",
         "/api/v1/reward/providers/{name}/reload",
+        "/api/v1/reward/run",
+        "/api/v1/reward/run/correlation",
+        "/api/v1/reward/run/samples",
+        "/api/v1/reward/run/series",
         "/healthz",
         "/livez",
         "/readyz",
@@ -142,11 +146,3 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
     problem = document["paths"]["/api/v1/reward/weights"]["post"]["responses"]["422"]
     assert "application/problem+json" in problem["content"]
     assert server.client.get("/openapi.json").json() == document
-
-
-def test_the_bare_address_leads_to_the_documents(serve: Serve) -> None:
-    client = serve().client
-    answer = client.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "docs")
-    assert client.get("/", follow_redirects=True).url.path == "/docs"
-    assert "/" not in client.get("/openapi.json").json()["paths"]

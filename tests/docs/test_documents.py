@@ -34,6 +34,7 @@ ALL = [
     *(ROOT / folder / "README.md" for folder in ("docs", "sdk", "benchmarks")),
     ROOT / "CHANGELOG.md",
     ROOT / "docs" / "config.md",
+    ROOT / "docs" / "page.md",
 ]
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -30,7 +30,9 @@ _KILL_SECONDS = 5.0  # beyond the grace, for closing providers
 
 
 def command(
-    config: Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The run's config.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.YAML]", help="The run's config.")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -53,12 +55,21 @@ def command(
             help="Processes that score, with the same weights; by default server.workers (1).",
         ),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="DIR",
+            help="In the place of a config: show a run's folder, and change nothing in it.",
+        ),
+    ] = None,
 ) -> None:
     """Score responses over HTTP with a config's rewards, until Ctrl-C, SIGTERM or SIGHUP.
 
     POST /api/v1/reward/score takes rows and gives each mount's score and the fused reward;
     /get_reward and /remote_rm are the same for OpenRLHF and slime; /docs lists all routes.
-    GET /readyz is 200 once every mount is loaded, in every worker.
+    GET /readyz is 200 once every mount is loaded, in every worker. The page at / shows the
+    weights, the mounts, and what was scored.
 
     Weights, pins and their history are kept, and are there again at the next start; a change is
     seen by the next request of every worker. Told to stop, it takes no new connections, finishes
@@ -66,10 +77,17 @@ def command(
 
     Example: verl-reward serve examples/customer-service/run.yaml server.port=8001 --workers 2
     """
+    from verl_core.cli.serve_run import serve_folder, settings_only
     from verl_core.config import load_run_config
     from verl_core.trainer.display.steady import steady_streams
     from verl_core.trainer.interrupt import stops_raise
 
+    if run is not None:
+        with steady_streams(), stops_raise():
+            serve_folder(run, settings_only(config, overrides, state))
+        return
+    if config is None:
+        raise _nothing_to_serve()
     given = [*(overrides or ()), *(() if workers is None else (f"server.workers={workers}",))]
     cfg = load_run_config(config, given)
     with steady_streams(), stops_raise() as heard:
@@ -78,6 +96,15 @@ def command(
             _serve(cfg, path, heard)
         else:
             _supervise(cfg, path, config, given, heard)
+
+
+def _nothing_to_serve() -> Exception:
+    from verl_reward_sdk.errors import ConfigError
+
+    return ConfigError(
+        "there is nothing to serve",
+        hint="name a run's config, as in verl-reward serve run.yaml, or a run's folder: --run DIR",
+    )
 
 
 def _folder(cfg: RunConfig, state: Path | None) -> Path:
@@ -183,6 +210,7 @@ class Serving:
 
     def _state(self, cluster: dict[str, Any] | None) -> ControlState:
         from verl_core.control import ControlState
+        from verl_core.control.runs import Recorder
         from verl_core.integrations.openrlhf_server import served_router
         from verl_core.integrations.slime import slime_router
         from verl_core.rewards.lease_book import LeaseBook
@@ -203,6 +231,7 @@ class Serving:
             status=status,
             routes=self.registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
+            run=Recorder.of(engine, name=self.cfg.name),
             engine=engine,
             scoring=scoring_limits(self.cfg),
             scorers={

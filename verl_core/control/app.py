@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
-from starlette.responses import RedirectResponse
 from starlette.types import Scope
 
 from verl_core import __version__
@@ -16,18 +15,21 @@ from verl_core.control.guard import Guard
 from verl_core.control.head import HeadAsGet
 from verl_core.control.lane import Lane
 from verl_core.control.media import is_stream
+from verl_core.control.page import add_page
 from verl_core.control.problem import install_handlers
+from verl_core.control.read_only import ReadOnly
 from verl_core.control.routers.events import events_router
 from verl_core.control.routers.health import health_router
 from verl_core.control.routers.leases import leases_router
 from verl_core.control.routers.providers import providers_router
+from verl_core.control.routers.runs import runs_router
 from verl_core.control.routers.score import PATH, score_handler, score_router
 from verl_core.control.routers.weights import weights_router
 from verl_core.control.scoring.service import ScoreService
 from verl_core.control.state import ControlState
 from verl_reward_sdk.errors import PluginError
 
-_RESERVED = ("/api/v1/reward", "/healthz", "/readyz", "/livez", "/docs", "/openapi.json")
+_RESERVED = ("/api/v1/reward", "/healthz", "/readyz", "/livez", "/docs", "/openapi.json", "/ui")
 
 
 def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> FastAPI:
@@ -53,6 +55,8 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         app.add_middleware(
             Lane, path=PATH, handler=score_handler(service), told=app.exception_handlers
         )
+    if state.read_only is not None:
+        app.add_middleware(ReadOnly, reason=state.read_only, run_id=state.run_id)
     app.add_middleware(HeadAsGet, foreign=tuple(state.routes))
     hosts = (*state.allowed_hosts, *allowed_hosts)
     app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=_body_limits(state))
@@ -67,9 +71,10 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     if service is not None:
         for make in state.scorers.values():
             app.include_router(make(service), dependencies=told)
+    app.include_router(runs_router(state), dependencies=told)
     app.include_router(health_router(state))
     add_documents(app)
-    app.add_api_route("/", _to_documents, include_in_schema=False)
+    add_page(app)
     for prefix, plugin in state.routes.items():
         app.mount(prefix, plugin)
     _describe_problems(app)
@@ -88,11 +93,6 @@ def _body_limits(state: ControlState) -> Callable[[Scope], int | None]:
         return state.scoring.body_bytes
 
     return limit
-
-
-def _to_documents() -> RedirectResponse:
-    """Who types the bare address finds the documents; relative, as behind a proxy's prefix."""
-    return RedirectResponse("docs")
 
 
 def _check_prefixes(prefixes: Iterable[str]) -> None:

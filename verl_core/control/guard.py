@@ -2,9 +2,9 @@
 
 - Host: a page of some web site that had its name resolved to 127.0.0.1 (DNS rebinding) still sends
   its own name; only names that this server goes by are answered.
-- Token: where one is set, a request must show it. The documents that are the same in every
-  installation (``/docs``, ``/openapi.json``) and ``/healthz``, which then says no more than live
-  and ready, are open.
+- Token: where one is set, a request must show it. What is the same in every installation (files of
+  the page, ``/docs``, ``/openapi.json``) and ``/healthz``, which then says no more than live and
+  ready, are open.
 - Body: counted as it is read, so that a chunked one cannot fill the memory. One that is too large
   ends the connection: nothing more of it is read.
 
@@ -30,7 +30,7 @@ AUTHORISED = "verl_reward.authorised"
 """Key of the ASGI scope: whether this request showed the token, or none is needed."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_OPEN_PATHS = ("/healthz", "/readyz", "/livez", "/docs", "/openapi.json")
+_OPEN_PATHS = ("/healthz", "/readyz", "/livez", "/docs", "/openapi.json", "/ui")
 
 
 _CLOSE = {"Connection": "close"}

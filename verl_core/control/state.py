@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_core.control.runs import NoRun, RunSource
 from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.token import token_from_environment
 from verl_core.rewards.lease_book import LeaseBook
@@ -65,6 +67,9 @@ class ControlState:
         scorers: further routes that score, of other trainers' shapes: path -> what makes its
             router. The path's bodies are limited as those of ``/score``.
         listening: bounds of the listeners to changes of the weights.
+        run: its figures and samples, for the page.
+        read_only: why nothing may be changed, in words; None: it may.
+        server_id: tells one start of the server from the next.
     """
 
     run_id: str
@@ -82,6 +87,9 @@ class ControlState:
     scorers: Mapping[str, Callable[[ScoreService], APIRouter]] = field(default_factory=dict)
     leases: LeaseBook = None  # type: ignore[assignment]  # never None once it is made
     listening: Listening = Listening()
+    run: RunSource = field(default_factory=NoRun)
+    read_only: str | None = None
+    server_id: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def __post_init__(self) -> None:
         if self.leases is None:

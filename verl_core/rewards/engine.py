@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,7 @@ class RewardEngine:
         self._loading = threading.Lock()
         self._loaded = self._closed = False
         self._steps = StepLeases()
+        self._observers: tuple[Callable[[RewardBatch, RewardTable], None], ...] = ()
 
     @property
     def mounts(self) -> Mapping[str, Mount]:
@@ -472,7 +473,14 @@ class RewardEngine:
             "verl_reward_generation_changed", mount=name, before=before, after=after
         )
 
-    def _seen(self, table: RewardTable) -> None:
+    def subscribe(self, observer: Callable[[RewardBatch, RewardTable], None]) -> None:
+        """Call ``observer(batch, table)`` with every batch scored from now on, in the thread
+        that scores: it must be quick, and must not raise."""
+        self._observers = (*self._observers, observer)
+
+    def _seen(self, batch: RewardBatch, table: RewardTable) -> None:
+        for observer in self._observers:
+            observer(batch, table)
         self._registry.notify("verl_reward_batch_scored", table=table)
 
 

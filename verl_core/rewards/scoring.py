@@ -36,7 +36,7 @@ class Scoring:
         lease: the weights and generations it is scored with.
         mounts: name -> mount, in config order.
         fuser: how scores are fused.
-        observe: called with the finished table.
+        observe: called with the batch and its finished table.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Scoring:
         lease: Lease,
         mounts: Mapping[str, Mount],
         fuser: Fuser,
-        observe: Callable[[RewardTable], None],
+        observe: Callable[[RewardBatch, RewardTable], None],
     ) -> None:
         self.batch = batch
         self.lease = lease
@@ -99,7 +99,7 @@ class Scoring:
             raise RewardError(f"mounts that no stage has run: {', '.join(idle)}")
         columns = [(mount, self.answers[name]) for name, mount in self.mounts.items()]
         table = fuse_table(self.batch, self.lease, columns, self._fuser)
-        self._observe(table)
+        self._observe(self.batch, table)
         return table
 
     def judge(self, names: Sequence[str]) -> None:

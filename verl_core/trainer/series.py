@@ -6,10 +6,11 @@ The names are those of ``RewardTable.metrics()`` and of the trainer: ``reward/<m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from verl_core.rewards.metric_names import REVISION as REVISION
+from verl_core.rewards.metric_names import gates as gates
+from verl_core.rewards.metric_names import reward_mounts as reward_mounts
 
 FUSED = "reward/fused/mean"
-REVISION = "weights/revision"
 LOSS = "actor/loss"
 KL = "actor/kl"
 CRITIC_LOSS = "critic/loss"
@@ -22,28 +23,6 @@ TRAINED_TOKENS = "actor/trained_tokens"
 MASKED = "reward/masked"
 FLAT_GROUPS = "reward/groups_flat"
 STEP_SECONDS = "timing_s/step"
-
-
-def reward_mounts(keys: Iterable[str]) -> tuple[str, ...]:
-    """Names of the mounts that have a weight, in the order of `keys`."""
-    return tuple(
-        dict.fromkeys(
-            key.removeprefix("weights/")
-            for key in keys
-            if key.startswith("weights/") and key != REVISION
-        )
-    )
-
-
-def gates(keys: Iterable[str]) -> tuple[str, ...]:
-    """Names of the gates, in the order of `keys`: the mounts that have a rate."""
-    return tuple(
-        dict.fromkeys(
-            key.removeprefix("reward/").removesuffix("/rate")
-            for key in keys
-            if key.startswith("reward/") and key.endswith("/rate")
-        )
-    )
 
 
 def mean_of(mount: str) -> str:

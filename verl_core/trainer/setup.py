@@ -18,6 +18,7 @@ import torch
 from verl_core.config import MountConfig, RunConfig
 from verl_core.config.data import DataRow
 from verl_core.config.rewards import RewardsConfig
+from verl_core.control.runs import RunFiles
 from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState
@@ -210,6 +211,15 @@ class Session:
             status=lambda: status,
             routes=registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
+            run=RunFiles(
+                folder.path,
+                facts={
+                    "name": folder.path.name,
+                    "model": Path(self.cfg.model.path).name,
+                    "status": "running",
+                    "started": folder.state().get("started"),
+                },
+            ),
         )
         try:
             server = ControlServer(state, self.cfg.server.host, self.cfg.server.port)

@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from verl_core.look import style_sheet
 from verl_core.trainer import series
 from verl_core.trainer.report import story
 from verl_core.trainer.report.statistics import TOO_FEW
-from verl_core.trainer.report.theme import DARK, LIGHT
 from verl_core.trainer.report.verdict import WHAT
 from verl_reward_sdk import VerlRewardError
 
@@ -100,9 +100,7 @@ def render(report: Mapping[str, Any], svgs: Mapping[str, tuple[str, str]]) -> st
         svgs={name: (Markup(wide), Markup(narrow)) for name, (wide, narrow) in svgs.items()},
         status_class=_STATUS.get(report["run"]["status"], "stopped"),
         model=Path(str(report["run"]["model"] or "")).name,
-        css=Markup((folder / "page.css").read_text("utf-8")),
-        light=Markup(_variables(LIGHT)),
-        dark=Markup(_variables(DARK)),
+        css=Markup(style_sheet() + (folder / "page.css").read_text("utf-8")),
     )
     return text.lstrip()
 
@@ -148,7 +146,3 @@ def moment(text: str | None) -> str:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).strftime("%Y-%m-%d %H:%M")
     except ValueError:
         return text
-
-
-def _variables(palette: Mapping[str, str]) -> str:
-    return " ".join(f"--{name}: {value};" for name, value in palette.items())

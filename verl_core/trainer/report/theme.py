@@ -15,48 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from verl_core.look import DARK as DARK
+from verl_core.look import LIGHT as LIGHT
+from verl_core.look import mount_colour as mount_colour
 from verl_reward_sdk import VerlRewardError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-LIGHT = {
-    "ink": "#1b2330",
-    "muted": "#66707f",
-    "line": "#dfe3e9",
-    "surface": "#fefefe",
-    "gate": "#c62f2f",
-    "before": "#8d97a6",
-    "good": "#15803e",
-    "bad": "#b42319",
-    "c0": "#2463eb",
-    "c1": "#0c9488",
-    "c2": "#8f35e8",
-    "c3": "#c26a05",
-    "c4": "#d32878",
-    "c5": "#55820e",
-    "c6": "#0b7396",
-    "c7": "#79552f",
-}
-DARK = {
-    "ink": "#e8ebf0",
-    "muted": "#98a2b3",
-    "line": "#2d3441",
-    "surface": "#161a22",
-    "gate": "#f87171",
-    "before": "#7b8698",
-    "good": "#4ade80",
-    "bad": "#f98a80",
-    "c0": "#6ea8fe",
-    "c1": "#2dd4bf",
-    "c2": "#c38bfc",
-    "c3": "#f7b32b",
-    "c4": "#f47ab5",
-    "c5": "#a3d63a",
-    "c6": "#38bdf2",
-    "c7": "#c8a27a",
-}
-MOUNT_COLOURS = tuple(name for name in LIGHT if re.fullmatch(r"c\d", name))
 
 # Fonts that know Chinese, Japanese or Korean, for PNGs: the page's SVGs use the reader's own.
 _WIDE_FONTS = (
@@ -83,11 +48,6 @@ class Shape:
 
 WIDE = Shape(10.0, narrow=False)
 NARROW = Shape(4.4, narrow=True)
-
-
-def mount_colour(index: int) -> str:
-    """The name of the colour of the `index`-th mount; the ninth looks like the first again."""
-    return MOUNT_COLOURS[index % len(MOUNT_COLOURS)]
 
 
 @contextmanager
