@@ -21,7 +21,7 @@ import pytest
 
 from verl_core.config.rewards import RewardsConfig
 from verl_core.control import ControlServer, ControlState
-from verl_core.control.runs import Recorder
+from verl_core.control.run import Recorder
 from verl_core.rewards import RewardEngine
 from verl_reward_sdk import RewardBatch
 
@@ -135,12 +135,16 @@ class Shop:
         self.store = self.engine.store
         self.recorder = Recorder({"name": "shop"}, seconds=0.2, share=10.0)
         self.engine.subscribe(self.recorder.observe)
+        more: dict[str, Any] = {}
+        if hasattr(self.engine, "reload"):
+            more["reload"] = self.engine.reload
         state = ControlState(
             run_id="shop-1",
             store=self.store,
             providers=self.engine.describe,
             run=self.recorder,
             token=token,
+            **more,
         )
         self.server = ControlServer(state, port=0)
         self.server.start()

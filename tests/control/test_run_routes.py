@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from verl_core.control.run import RunFiles
 from verl_core.control.run_answers import Correlations, RunFacts, Samples, Steps
-from verl_core.control.runs import RunFiles
 
 Serve = Callable[..., Any]
 RUN = "/api/v1/reward/run"

@@ -210,7 +210,7 @@ class Serving:
 
     def _state(self, cluster: dict[str, Any] | None) -> ControlState:
         from verl_core.control import ControlState
-        from verl_core.control.runs import Recorder
+        from verl_core.control.run import Recorder
         from verl_core.integrations.openrlhf_server import served_router
         from verl_core.integrations.slime import slime_router
         from verl_core.rewards.lease_book import LeaseBook

@@ -90,8 +90,8 @@ def serve_folder(folder: Path, settings: ServerConfig) -> None:
 def folder_state(folder: Path, scratch: Path, settings: ServerConfig) -> ControlState:
     """What the control plane shows of a folder. Its store is a copy, in `scratch`."""
     from verl_core.control import ControlState
-    from verl_core.control.runs import RunFiles
-    from verl_core.control.runs.finished import READ_ONLY, FinishedRun
+    from verl_core.control.run import RunFiles
+    from verl_core.control.run.finished import READ_ONLY, FinishedRun
     from verl_core.rewards.weights import WeightStore
 
     found = FinishedRun(folder)

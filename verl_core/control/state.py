@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from verl_core.control.runs import NoRun, RunSource
+from verl_core.control.run import NoRun, RunSource
 from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.token import token_from_environment
 from verl_core.rewards.lease_book import LeaseBook

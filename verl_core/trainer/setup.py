@@ -18,7 +18,7 @@ import torch
 from verl_core.config import MountConfig, RunConfig
 from verl_core.config.data import DataRow
 from verl_core.config.rewards import RewardsConfig
-from verl_core.control.runs import RunFiles
+from verl_core.control.run import RunFiles
 from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState

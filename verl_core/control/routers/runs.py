@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from verl_core import __version__
 from verl_core.control.answers import answer, problems
+from verl_core.control.run.correlation import correlations, opposed, window_of
+from verl_core.control.run.query import SampleQuery, mapping
+from verl_core.control.run.series import SeriesView
+from verl_core.control.run.spelled import spelled_sum
 from verl_core.control.run_answers import Correlations, RunFacts, Samples, Steps
-from verl_core.control.runs.correlation import correlations, opposed, window_of
-from verl_core.control.runs.query import SampleQuery, mapping
-from verl_core.control.runs.series import SeriesView
-from verl_core.control.runs.spelled import spelled_sum
 from verl_core.control.state import ControlState
 from verl_core.rewards.metric_names import reward_mounts
 
