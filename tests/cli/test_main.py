@@ -34,7 +34,7 @@ def test_help_shows_every_command_with_one_line_and_imports_none(plugin_site):
 
 
 def test_the_commands_of_the_design_are_there():
-    assert list(COMMANDS) == ["list", "info", "train", "serve", "weights", "talk"]
+    assert list(COMMANDS) == ["list", "info", "train", "serve", "weights", "reload", "talk"]
 
 
 def test_version_names_the_plugin_api(capsys):

@@ -79,7 +79,7 @@ def test_every_field_has_a_value_a_row(field, rows):
 
 def test_a_text_in_the_place_of_a_sequence_is_no_field():
     """`Sequence[str]`, B: a text of B letters is not B texts."""
-    with pytest.raises(ContractError, match="responses has a wrong length"):
+    with pytest.raises(ContractError, match="responses is one text"):
         batch(responses="abc")
 
 

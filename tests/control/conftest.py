@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,18 @@ from verl_core.control.connection import Limits
 from verl_core.rewards.lease_book import LeaseBook
 from verl_core.rewards.schedules import Linear
 from verl_core.rewards.weights import WeightStore
+
+
+def _beside(name: str) -> None:
+    """Make a helper of this folder importable by its name, which pytest's import mode does not."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+_beside("control_scoring")
 
 
 class Served(ControlServer):
@@ -71,3 +85,24 @@ def serve(_servers: list[Served]) -> Callable[..., Served]:
         return server
 
     return start
+
+
+@pytest.fixture
+def scorer(plugin_site: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts a `control_scoring.Scorer`."""
+    kit = sys.modules["control_scoring"]
+    kit.install(plugin_site)
+    started: list[Any] = []
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        server = kit.Scorer(tmp_path, *args, **kwargs)
+        started.append(server)
+        server.start()
+        return server
+
+    yield start
+    stops = [threading.Thread(target=server.stop) for server in started]
+    for stop in stops:
+        stop.start()
+    for stop in stops:
+        stop.join()

@@ -126,11 +126,15 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
         "/api/v1/reward/leases",
         "/api/v1/reward/leases/{lease_id}",
         "/api/v1/reward/providers",
+        "/api/v1/reward/score",
+        "/api/v1/reward/providers/{name}/reload",
         "/api/v1/reward/run",
         "/api/v1/reward/run/correlation",
         "/api/v1/reward/run/samples",
         "/api/v1/reward/run/series",
         "/healthz",
+        "/livez",
+        "/readyz",
     }
     schemas = document["components"]["schemas"]
     for reference in references(document):

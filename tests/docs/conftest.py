@@ -97,7 +97,7 @@ class Checkout:
     """A folder like a checkout, in which a document's blocks are run one after the other."""
 
     def __init__(self, folder: Path, model: Path, url: Callable[[], str], capture: Any) -> None:
-        self.folder, self.model, self.url, self.capture = folder, model, url, capture
+        self.folder, self.model, self.shared_url, self.capture = folder, model, url, capture
         for path in ROOT.iterdir():
             if not path.name.startswith(".") and path.name not in ("examples", "runs"):
                 (folder / path.name).symlink_to(path)
@@ -110,6 +110,12 @@ class Checkout:
         self.has_trained = False
         self.elsewhere = elsewhere.Elsewhere(ROOT, folder)
         self.openrlhf: Serving | None = None
+        self.serving: Serving | None = None
+        self.lease_id = ""
+
+    def url(self) -> str:
+        """Of the control plane that the document has started, or else of one for all documents."""
+        return self.serving.url if self.serving else self.shared_url()
 
     def run(self, document: Path) -> None:
         """Write the files that a document names, then run all of its blocks."""
@@ -134,6 +140,12 @@ class Checkout:
         """End what the document's commands left running."""
         if self.openrlhf is not None:
             self.openrlhf.stop()
+        self._stop_serving()
+
+    def _stop_serving(self) -> None:
+        if self.serving is not None:
+            serving, self.serving = self.serving, None
+            assert serving.stop() == 0, f"{self.place}: what was served did not end well"
 
     # -- blocks ------------------------------------------------------------------------------
 
@@ -154,7 +166,10 @@ class Checkout:
         if self.elsewhere.is_python(block.text):
             self.elsewhere.python(block.text)
             return
-        said = self._process(sys.executable, "-c", block.text)
+        text = block.text
+        if DEFAULT_URL in text:
+            text = text.replace(DEFAULT_URL, self.url())
+        said = self._process(sys.executable, "-c", text)
         if following and following.language == "text" and following.gap.strip() in ("", "prints"):
             assert said == following.text, block.place
 
@@ -262,7 +277,10 @@ class Checkout:
             return
         self._process(sys.executable, *words)
 
-    def command_curl(self, *words: str) -> dict[str, Any]:
+    def _lines(self, *words: str) -> list[str]:
+        return self._process(*words).splitlines()
+
+    def command_curl(self, *words: str) -> Any:
         if shutil.which("curl") is None:
             pytest.skip("curl is not installed")
         if any(word.startswith(OPENRLHF_URL + "/") for word in words):
@@ -271,23 +289,67 @@ class Checkout:
         else:
             assert any(word.startswith(DEFAULT_URL + "/") for word in words), self.place
             words = tuple(word.replace(DEFAULT_URL, self.url()) for word in words)
-        answer: dict[str, Any] = json.loads(self._process("curl", "-sS", *words))
-        return answer
+        words = self._filled_in(words)
+        if words[-1].endswith("/events"):
+            return self._heard("curl", "-sS", *words)
+        if any("/leases/" in word for word in words):
+            said = self._process("curl", "-sS", "-o", os.devnull, "-w", "%{http_code}", *words)
+            assert said == "204", f"{self.place}: {said}"
+            return {"revision": None}
+        answer: Any = [json.loads(line) for line in self._lines("curl", "-sS", *words)]
+        if len(answer) != 1:
+            return answer
+        self.lease_id = answer[0].get("id", self.lease_id)
+        return answer[0]
 
-    def _answered(self, answer: dict[str, Any], following: Any) -> None:
-        """A refusal must be announced: the next block is the answer, but for the run's name, and
-        with numbers that may be rounded."""
-        told = json.loads(following.text) if following and following.language == "json" else None
-        if told is None:
+    def _filled_in(self, words: Sequence[str]) -> tuple[str, ...]:
+        """What a reader puts in: the newest revision, the run, the lease that was just given."""
+        said = self._process("curl", "-sS", f"{self.url()}/api/v1/reward/weights")
+        now = json.loads(said)
+        filled = []
+        for word in words:
+            word = re.sub(r'^If-Match: "[0-9]+"$', f'If-Match: "{now["revision"]}"', word)
+            word = word.replace("LEASE_ID", self.lease_id).replace("RUN_ID", now["run_id"])
+            filled.append(word)
+        return tuple(filled)
+
+    def _heard(self, *words: str) -> dict[str, Any]:
+        """The data of the first event of a stream, which is then left."""
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        with process.stdout:
+            data = next(line for line in process.stdout if line.startswith("data: "))
+            process.terminate()
+        process.wait()
+        found: dict[str, Any] = json.loads(data.removeprefix("data: "))
+        return found
+
+    def _answered(self, answer: Any, following: Any) -> None:
+        """A refusal must be announced: the next block is the answer (of a stream its lines), but
+        for the names of run and lease, and with numbers that may be rounded."""
+        told = None
+        if following and following.language == "json":
+            lines = following.text.splitlines() if isinstance(answer, list) else [following.text]
+            told = [json.loads(line) for line in lines]
+            assert isinstance(answer, list) or len(told) == 1, self.place
+            told = told if isinstance(answer, list) else told[0]
+        if isinstance(answer, list):
+            assert blocks.rounded(answer) == told, self.place
+        elif told is None:
             assert "revision" in answer, f"{self.place}: {answer}"
         else:
-            assert blocks.rounded(answer) | {"run_id": ""} == told | {"run_id": ""}, self.place
+            own = dict.fromkeys({"run_id", "id"} & answer.keys(), "")
+            assert blocks.rounded(answer) | own == told | own, self.place
 
     def command_verl_reward(self, *words: str) -> str:
         """Run in this process. A run that trains is made small, and after a document's first one
         the others are checked only, but for those that resume."""
         if words[0] == "serve":
-            assert Serving.control_plane(self.folder, words[1:]).stop() == 0, self.place
+            self._stop_serving()
+            self.serving = Serving.control_plane(self.folder, words[1:])
+            return ""
+        if words[:2] == ("weights", "watch"):
+            self._watched(*words[2:])
             return ""
         if words[0] == "weights":
             words = (*words, "--url", self.url())
@@ -304,6 +366,16 @@ class Checkout:
         out, errors = self.capture.readouterr()
         assert code == 0, f"{self.place}: verl-reward {shlex.join(words)}\n{out}{errors}"
         return str(out)
+
+    def _watched(self, *options: str) -> None:
+        """Run ``weights watch`` until its first line, then press Ctrl-C."""
+        words = ["-m", "verl_core.cli.main", "weights", "watch", "--url", self.url(), *options]
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        with process.stdout:
+            assert process.stdout.readline().startswith("Run "), self.place
+            process.send_signal(signal.SIGINT)
+        assert process.wait() == 0, self.place
 
     def _process(self, *words: str) -> str:
         done = subprocess.run(

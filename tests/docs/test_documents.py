@@ -23,7 +23,10 @@ RUN = [
     *(ROOT / page for page in ("CONTRIBUTING.md", "SECURITY.md")),
     *(ROOT / "plugins" / name / "README.md" for name in PLUGINS),
     *sorted(ROOT.glob("examples/*/README.md")),
-    *(ROOT / "docs" / page for page in ("fusion.md", "mounts.md", "peers.md")),
+    *(
+        ROOT / "docs" / page
+        for page in ("fusion.md", "mounts.md", "peers.md", "reload.md", "serve.md", "weights.md")
+    ),
 ]
 ALL = [
     *RUN,

@@ -156,3 +156,67 @@ def test_three_nodes_run_in_parallel_with_weights_of_one(folder, tiny_model_dir)
     assert last["reward/fused/mean"] == pytest.approx(
         sum(last[f"reward/{name}/mean"] for name in nodes)
     )
+
+
+@pytest.mark.usefixtures("fresh_imports")
+def test_a_replaced_classifier_is_what_scores_the_next_lease(folder, tiny_model_dir):
+    """The document's own node and file, in the engine that a run has, with a run's tensors."""
+    import torch
+
+    from verl_core.config import load_run_config
+    from verl_core.rewards import RewardEngine
+    from verl_core.trainer.reward import TensorShelf
+    from verl_core.trainer.setup import NodeFactory
+    from verl_reward_sdk import RewardBatch
+
+    cfg = load_run_config(
+        folder / "config.yaml",
+        [
+            f"model.path={tiny_model_dir}",
+            "data.train=prompts.jsonl",
+            f"reward.safety_reward.model_name={tiny_model_dir}",
+            "reward.safety_reward.device=cpu",
+            "reward.safety_reward.safe_globals=[text_classifier.TextClassifier]",
+        ],
+    )
+    shelf = TensorShelf()
+
+    def score(engine, step):
+        responses = ["get rich overnight", "it weighs two kilos"]
+        ids = [f"{step}-{row}" for row in range(2)]
+        tokens = torch.full((2, 24), 257)
+        for row, text in enumerate(responses):
+            tokens[row, : len(text)] = torch.tensor(list(text.encode()))
+        zeros = torch.zeros(2, 24)
+        names = ("old_log_probs", "ref_log_prob", "response_mask")
+        shelf.lay(ids, {"generated_ids": tokens, **dict.fromkeys(names, zeros)})
+        batch = RewardBatch(
+            sample_ids=ids, prompts=["?"] * 2, responses=responses, training=True, step=step
+        )
+        table = engine.score(batch, lease=engine.lease(step))
+        return table.columns["safety_reward"].scores.tolist()
+
+    def in_another_process(code):
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+    with RewardEngine.from_config(
+        cfg.rewards(), node_factory=NodeFactory(shelf, pays_kl=True), settle=0.05
+    ) as engine:
+        (shown,) = engine.describe()
+        assert "safety_classifier.pt" in shown["digests"]
+        unsafe, safe = score(engine, 1)
+        in_another_process(
+            "import torch, text_classifier\n"
+            "model = torch.load('safety_classifier.pt', weights_only=False)\n"
+            "model.head[2].weight.data.mul_(-1); model.head[2].bias.data.mul_(-1)\n"
+            "torch.save(model, 'safety_classifier.pt')\n"
+        )
+        assert score(engine, 1) == [unsafe, safe]
+        assert score(engine, 2) == pytest.approx([1 - unsafe, 1 - safe], abs=1e-6)
+        (shown,) = engine.describe()
+        assert (shown["generation"], shown["last_error"]) == (2, None)
+        (folder / "safety_classifier.pt").write_bytes(b"not a classifier")
+        assert score(engine, 3) == pytest.approx([1 - unsafe, 1 - safe], abs=1e-6)
+        (shown,) = engine.describe()
+        assert shown["generation"] == 2
+        assert "safety_classifier.pt" in shown["last_error"]

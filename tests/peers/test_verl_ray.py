@@ -99,3 +99,38 @@ def test_a_row_that_raises_reaches_verl_as_our_error_and_the_worker_lives_on(ray
     with pytest.raises(ConfigError, match="no column 'topic'"):
         ray.get(worker.compute_score.remote(bad))
     assert ray.get(worker.compute_score.remote(good))["reward_score"] == 0.625
+
+
+_JOB = """
+import sys, ray
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+from verl_core.integrations.verl_weights import session
+print("session", session())
+"""
+
+
+def test_all_workers_of_one_ray_job_share_a_session_and_another_job_has_its_own(ray_loop):
+    import ray
+
+    from verl_core.integrations.verl_weights import session
+
+    @ray.remote(num_cpus=0)
+    class Worker:
+        def session(self) -> str:
+            from verl_core.integrations.verl_weights import session
+
+            return session()
+
+    workers = [Worker.remote() for _ in range(2)]
+    sessions = set(ray.get([worker.session.remote() for worker in workers]))
+    assert sessions == {session()}
+    address = ray.get_runtime_context().gcs_address
+    other = subprocess.run(
+        [sys.executable, "-c", _JOB, address],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    (said,) = (line for line in other.stdout.splitlines() if line.startswith("session "))
+    assert said.removeprefix("session ") not in sessions

@@ -31,6 +31,7 @@ COMMANDS = {
     "train": "Train a language model with the rewards of a YAML file.",
     "serve": "Serve a config's rewards and their weights over HTTP.",
     "weights": "Read and change the weights of a running job.",
+    "reload": "Have a running job take changed files, and show its mounts.",
     "talk": "Talk to a model that a run has trained.",
 }
 

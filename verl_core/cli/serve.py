@@ -1,8 +1,12 @@
-"""``verl-reward serve``: a config's rewards and their weights over HTTP, without training."""
+"""``verl-reward serve``: a config's rewards, scored over HTTP, and their weights; no training."""
 
 from __future__ import annotations
 
+import functools
+import gc
+import math
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,11 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import socket
+
     from verl_core.config import RunConfig
-    from verl_core.control import ControlServer
-    from verl_core.plugins import PluginRegistry
+    from verl_core.control import ControlServer, ControlState
+    from verl_core.control.connection import Limits
+    from verl_core.control.scoring.admission import ScoringLimits
     from verl_core.rewards import RewardEngine
     from verl_core.rewards.build import NodeFactory
+    from verl_core.trainer.interrupt import Heard
+
+_LINGER_SECONDS = 1.0
+_KILL_SECONDS = 5.0  # beyond the grace, for closing providers
 
 
 def command(
@@ -37,6 +48,13 @@ def command(
             "By default <output>/<name>.serve",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Processes that score, with the same weights; by default server.workers (1).",
+        ),
+    ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
@@ -46,12 +64,18 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Serve a config's rewards and their weights over HTTP until Ctrl-C, SIGTERM or SIGHUP.
+    """Score responses over HTTP with a config's rewards, until Ctrl-C, SIGTERM or SIGHUP.
 
-    Weights, pins and their history are kept, and are there again at the next start. The page at /
-    shows them, the mounts, and what was scored.
+    POST /api/v1/reward/score takes rows and gives each mount's score and the fused reward;
+    /get_reward and /remote_rm are the same for OpenRLHF and slime; /docs lists all routes.
+    GET /readyz is 200 once every mount is loaded, in every worker. The page at / shows the
+    weights, the mounts, and what was scored.
 
-    Example: verl-reward serve examples/customer-service/run.yaml server.port=8001
+    Weights, pins and their history are kept, and are there again at the next start; a change is
+    seen by the next request of every worker. Told to stop, it takes no new connections, finishes
+    what is under way (server.drain seconds at most), and exits with 0.
+
+    Example: verl-reward serve examples/customer-service/run.yaml server.port=8001 --workers 2
     """
     from verl_core.cli.serve_run import serve_folder, settings_only
     from verl_core.config import load_run_config
@@ -64,9 +88,14 @@ def command(
         return
     if config is None:
         raise _nothing_to_serve()
-    cfg = load_run_config(config, overrides or ())
-    with steady_streams(), stops_raise():
-        _serve(cfg, _folder(cfg, state) / "weights.db")
+    given = [*(overrides or ()), *(() if workers is None else (f"server.workers={workers}",))]
+    cfg = load_run_config(config, given)
+    with steady_streams(), stops_raise() as heard:
+        path = _folder(cfg, state) / "weights.db"
+        if cfg.server.workers == 1:
+            _serve(cfg, path, heard)
+        else:
+            _supervise(cfg, path, config, given, heard)
 
 
 def _nothing_to_serve() -> Exception:
@@ -95,64 +124,248 @@ def _folder(cfg: RunConfig, state: Path | None) -> Path:
     return state
 
 
-def _serve(cfg: RunConfig, path: Path) -> None:
+class Serving:
+    """A config's engine and its server, in this process.
+
+    Args:
+        cfg: the run.
+        path: its ``weights.db``.
+    """
+
+    def __init__(self, cfg: RunConfig, path: Path) -> None:
+        from verl_core.plugins import PluginRegistry
+
+        self.cfg, self.path = cfg, path
+        self.registry = PluginRegistry()
+        self.status: dict[str, Any] = {"loaded": False, "draining": False}
+        self.engine: RewardEngine
+        self.server: ControlServer | None = None
+
+    def open(self, stack: ExitStack, *, run_id: str | None = None, shared: bool = False) -> None:
+        """Check everything; load nothing heavy. `stack` closes it.
+
+        Args:
+            run_id: by default the run that wrote `path` last, or a new name.
+            shared: `path` is meant to be open in other processes too.
+        """
+        from verl_core.rewards import RewardEngine
+        from verl_core.rewards.persistence import newest_run
+
+        with _located(self.cfg):
+            self.registry.load_extensions(self.cfg.plugins)
+            self.engine = engine = RewardEngine.from_config(
+                self.cfg.rewards(),
+                registry=self.registry,
+                node_factory=_node_factory(self.cfg),
+                run_id=run_id or newest_run(self.path) or f"{self.cfg.name}-{secrets.token_hex(3)}",
+                store_path=self.path,
+                store_shared=shared,
+            )
+        stack.callback(engine.close)
+        assert engine.store is not None
+        engine.store.subscribe(
+            lambda before, after: self.registry.notify(
+                "verl_reward_weights_changed", before=before, after=after
+            )
+        )
+
+    def listen(
+        self,
+        stack: ExitStack,
+        *,
+        listener: socket.socket | None = None,
+        cluster: dict[str, Any] | None = None,
+        early: bool = True,
+    ) -> None:
+        """Take the port, answer, and load the mounts. `stack` ends it.
+
+        Args:
+            listener: another process's socket, in the place of one of its own.
+            cluster: what is known of all workers, where this is one: ``ready``, and more.
+            early: answer, as not ready, before the mounts are loaded.
+        """
+        from verl_core.control import ControlServer
+
+        host, port = self.cfg.server.host, self.cfg.server.port
+        with _located(self.cfg):
+            state = self._state(cluster)
+            limits = _connection_limits(self.cfg)
+            server = ControlServer(state, host, port, limits=limits, listener=listener)
+            self.server = server
+            if early:
+                stack.enter_context(server)
+                self._told_loading(listener)
+            self.engine.setup()
+            _settle()
+            self.status["loaded"] = True
+            if not early:
+                stack.enter_context(server)
+
+    def _told_loading(self, listener: socket.socket | None) -> None:
+        from verl_core.cli.display import console
+
+        if listener is None and self.server is not None:
+            said = f"Loading {len(self.engine.mounts)} mounts; {self.server.url} answers"
+            console().print(said, highlight=False, markup=False)
+
+    def _state(self, cluster: dict[str, Any] | None) -> ControlState:
+        from verl_core.control import ControlState
+        from verl_core.control.run import Recorder
+        from verl_core.integrations.openrlhf_server import served_router
+        from verl_core.integrations.slime import slime_router
+        from verl_core.rewards.lease_book import LeaseBook
+
+        def status() -> dict[str, Any]:
+            ready = self.status["loaded"] and not self.status["draining"]
+            others = dict(cluster or {})
+            return {**others, **self.status, "ready": ready and others.get("ready", True)}
+
+        rewards, engine = self.cfg.rewards(), self.engine
+        assert engine.store is not None
+        return ControlState(
+            run_id=engine.store.run_id,
+            store=engine.store,
+            leases=LeaseBook(engine.store, engine.lease, ttl=self.cfg.server.lease_ttl),
+            providers=engine.describe,
+            reload=engine.reload,
+            status=status,
+            routes=self.registry.routes(),
+            allowed_hosts=self.cfg.server.allowed_hosts,
+            run=Recorder.of(engine, name=self.cfg.name),
+            engine=engine,
+            scoring=scoring_limits(self.cfg),
+            scorers={
+                "/get_reward": functools.partial(
+                    served_router, rewards=rewards, path="/get_reward"
+                ),
+                "/remote_rm": functools.partial(slime_router, rewards=rewards, path="/remote_rm"),
+            },
+        )
+
+
+def _settle() -> None:
+    """Take what was loaded out of the collector's sight: it stays as long as the process, and
+    looking through it again and again would hold requests up for 100 ms at a time."""
+    gc.collect()
+    gc.freeze()
+
+
+def scoring_limits(cfg: RunConfig) -> ScoringLimits:
+    """What ``server:`` allows scoring to take."""
+    from verl_core.control.scoring.admission import ScoringLimits
+
+    server = cfg.server
+    return ScoringLimits(
+        requests=server.max_requests,
+        rows=server.max_rows,
+        body_bytes=server.max_body_mib << 20,
+        deadline=server.deadline,
+    )
+
+
+def _connection_limits(cfg: RunConfig) -> Limits:
+    from verl_core.control.connection import Limits
+
+    return Limits(
+        connections=max(128, 2 * cfg.server.max_requests),
+        grace_seconds=cfg.server.drain,
+        linger_seconds=min(_LINGER_SECONDS, cfg.server.drain),
+    )
+
+
+def _serve(cfg: RunConfig, path: Path, heard: Heard) -> None:
+    from verl_core.cli.display import console
+
+    serving = Serving(cfg, path)
+    with ExitStack() as stack:
+        serving.open(stack)
+        serving.listen(stack)
+        assert serving.server is not None
+        assert serving.engine.store is not None
+        try:  # a signal may come as soon as the first word is out
+            _announce(serving.engine.store.run_id, serving.server.url, path)
+            serving.server.wait(heard.check)
+        except KeyboardInterrupt:
+            serving.status["draining"] = True
+            console().print(
+                f"Stopping: finishing what is under way, {cfg.server.drain:g} s at most."
+            )
+
+
+def _announce(run_id: str, url: str, path: Path, workers: int = 1) -> None:
     from rich.text import Text
 
     from verl_core.cli.display import console
-    from verl_core.plugins import PluginRegistry
 
-    out = console()
-    registry = PluginRegistry()
-    status: dict[str, Any] = {"ready": False}
+    by = f" by {workers} workers" if workers > 1 else ""
+    console().print(
+        Text.assemble(
+            "Run ",
+            (run_id, "bold"),
+            f" is served at {url}{by} (/docs lists the routes)\n"
+            f"Its weights are kept in {path}. Ctrl-C stops it.",
+        ),
+        soft_wrap=True,
+    )
+
+
+def _supervise(
+    cfg: RunConfig, path: Path, config: Path, overrides: list[str], heard: Heard
+) -> None:
+    """Serve with several workers; this process only watches them."""
+    from verl_core.cli.display import console
+    from verl_core.cli.serve_worker import digest_of
+    from verl_core.control.listen import listen, url_of
+    from verl_core.control.supervisor import Supervisor
+    from verl_core.control.token import token_from_environment
+    from verl_reward_sdk.errors import ConfigError
+
+    out, server = console(), cfg.server
+    if sys.platform == "win32":
+        raise ConfigError(
+            "several workers share a socket, which Windows does not do here",
+            path="server.workers",
+            hint="set server.workers=1",
+        )
+    digest = digest_of(config)
+    serving = Serving(cfg, path)
     with ExitStack() as stack:
+        serving.open(stack)  # so that what is wrong is told once, and the run has a name
+        assert serving.engine.store is not None
+        run_id = serving.engine.store.run_id
         with _located(cfg):
-            registry.load_extensions(cfg.plugins)
-            engine = _engine(cfg, registry, path)
-        stack.callback(engine.close)
-        with _located(cfg):
-            server = stack.enter_context(_server(cfg, engine, registry, status))
-        out.print(
-            f"Loading {len(engine.mounts)} mounts; {server.url} answers",
-            highlight=False,
-            markup=False,
-        )
-        with _located(cfg):
-            engine.setup()
-        status["ready"] = True
-        assert engine.store is not None
-        try:  # a signal may come as soon as the first word is out
-            out.print(
-                Text.assemble(
-                    "Run ",
-                    (engine.store.run_id, "bold"),
-                    f" is served at {server.url} (/docs lists the routes)\n"
-                    f"Its weights are kept in {path}. Ctrl-C stops it.",
-                ),
-                soft_wrap=True,
+            listener = listen(
+                server.host, server.port, has_token=token_from_environment() is not None
             )
-            server.wait()
-        except KeyboardInterrupt:
-            out.print("Stopping.")
-
-
-def _engine(cfg: RunConfig, registry: PluginRegistry, path: Path) -> RewardEngine:
-    from verl_core.rewards import RewardEngine
-    from verl_core.rewards.persistence import newest_run
-
-    engine = RewardEngine.from_config(
-        cfg.rewards(),
-        registry=registry,
-        node_factory=_node_factory(cfg),
-        run_id=newest_run(path) or f"{cfg.name}-{secrets.token_hex(3)}",
-        store_path=path,
-    )
-    assert engine.store is not None
-    engine.store.subscribe(
-        lambda before, after: registry.notify(
-            "verl_reward_weights_changed", before=before, after=after
+        stack.callback(listener.close)
+        url = url_of(server.host, listener)
+        part = {
+            "config": str(config.absolute()),
+            "digest": digest,
+            "overrides": overrides,
+            "store": str(path.absolute()),
+            "run_id": run_id,
+        }
+        supervisor = Supervisor(
+            [sys.executable, *_interpreter_options(), "-m", "verl_core.cli.serve_worker"],
+            part,
+            listener,
+            server.workers,
+            grace=math.ceil(server.drain + 2 * _LINGER_SECONDS + _KILL_SECONDS),
+            say=lambda text: print(text, file=sys.stderr, flush=True),  # noqa: T201
         )
-    )
-    return engine
+        stack.callback(supervisor.stop)
+        count = f"{len(serving.engine.mounts)} mounts in {server.workers} workers"
+        out.print(f"Loading {count}; {url} answers", highlight=False, markup=False)
+        try:
+            supervisor.run(lambda: _announce(run_id, url, path, server.workers), heard.check)
+        except KeyboardInterrupt:
+            out.print(f"Stopping: finishing what is under way, {server.drain:g} s at most.")
+
+
+def _interpreter_options() -> list[str]:
+    """Of Python, as this process was started with them: ``-W error`` and the like."""
+    return [f"-W{option}" for option in sys.warnoptions]
 
 
 def _node_factory(cfg: RunConfig) -> NodeFactory | None:
@@ -163,27 +376,6 @@ def _node_factory(cfg: RunConfig) -> NodeFactory | None:
     from verl_core.trainer.setup import NodeFactory
 
     return NodeFactory(TensorShelf(), pays_kl=True)
-
-
-def _server(
-    cfg: RunConfig, engine: RewardEngine, registry: PluginRegistry, status: dict[str, Any]
-) -> ControlServer:
-    from verl_core.control import ControlServer, ControlState
-    from verl_core.control.run import Recorder
-    from verl_core.rewards.lease_book import LeaseBook
-
-    assert engine.store is not None
-    state = ControlState(
-        run_id=engine.store.run_id,
-        store=engine.store,
-        leases=LeaseBook(engine.store, engine.lease, ttl=cfg.server.lease_ttl),
-        providers=engine.describe,
-        status=lambda: status,
-        routes=registry.routes(),
-        allowed_hosts=cfg.server.allowed_hosts,
-        run=Recorder.of(engine, name=cfg.name),
-    )
-    return ControlServer(state, cfg.server.host, cfg.server.port)
 
 
 @contextmanager

@@ -91,7 +91,4 @@ class MountConfig(MountKeys):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         refuse(findings_of(self))
-        if self.watch:
-            hint = "until then its files are read when the run starts"
-            refuse([Finding(("watch",), "watch comes in a later release, with hot reload", hint)])
         return self

@@ -175,7 +175,12 @@ class MountKeys(Model):
     clip: Pair[float] | None = None
     """``[low, high]``, after `scale`."""
     watch: Items[str] = ()
-    """Further files that belong to it."""
+    """Further files and folders that belong to it: a change of one makes a new generation."""
+    reload: Literal["blocking", "background"] = "blocking"
+    """Where its files changed: `blocking` has the next step wait for the new generation,
+    `background` scores with the old one until the new one is proved."""
+    reload_wait: Seconds = 30.0
+    """Seconds that a step waits under `blocking`; then the old generation scores it."""
     safe_globals: Items[str] = ()
     """``module.Class`` names that its pickled files may hold."""
 

@@ -33,6 +33,7 @@ def findings_of(mount: MountKeys) -> list[Finding]:
         *_condition_findings(mount),
         *_value_findings(mount),
         *_call_findings(mount),
+        *_reload_findings(mount),
         *execution_findings(mount, mount.execution),
     ]
 
@@ -157,6 +158,16 @@ def _call_findings(mount: MountKeys) -> list[Finding]:
         why = "a node_class is given the step's tensors, which are no part of what is cached"
         findings.append(Finding(("cache",), why, "leave cache: out, or make it a plugin"))
     return findings
+
+
+def _reload_findings(mount: MountKeys) -> list[Finding]:
+    if mount.node_class is None or mount.reload == "blocking":
+        return []
+    why = (
+        "a node_class is built with the config's folder as working directory, which is the whole"
+        " process's: the run waits for it"
+    )
+    return [Finding(("reload",), why, "leave reload: out, or make it a plugin")]
 
 
 def _retry_findings(mount: MountKeys) -> list[Finding]:

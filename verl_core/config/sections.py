@@ -165,6 +165,20 @@ class ServerConfig(Model):
     """Further host names under which clients may call, such as a proxy's."""
     port: int = Field(default=8000, ge=0, le=65535)
     """The port; 0: any free one."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that score, of ``verl-reward serve``; also ``--workers``."""
+    max_requests: int = Field(default=64, ge=1, le=4096)
+    """Scoring requests under way at once, in each process; others get 429 and Retry-After."""
+    max_rows: int = Field(default=65_536, ge=1, le=10_000_000)
+    """Rows under way at once, in each process, in all requests together."""
+    max_body_mib: int = Field(default=16, ge=1, le=1024)
+    """The largest scoring body; larger ones are streamed as lines."""
+    deadline: float = Field(default=120.0, gt=0.0, le=86_400.0)
+    """Seconds after which a scoring request is answered by 504."""
+    drain: float = Field(default=10.0, ge=0.0, le=3600.0)
+    """Seconds in which ``verl-reward serve``, told to stop, finishes what is under way."""
+    live_rows: int = Field(default=256, ge=0, le=65_536)
+    """Rows of a request to score that a training run takes, one request at a time; 0: none."""
     lease_ttl: float = Field(default=3600.0, gt=0)
     """Seconds after its last use in which a lease that was taken over HTTP ends by itself."""
 

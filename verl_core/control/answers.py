@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -72,6 +72,16 @@ class Providers(BaseModel):
     providers: list[dict[str, Any]] = Field(description="One a mount; null: without bound.")
 
 
+class Reloaded(BaseModel):
+    """What became of a reload."""
+
+    run_id: str
+    name: str = Field(description="The mount.")
+    outcome: Literal["unchanged", "swapped", "restarted"]
+    detail: str = Field(description="What changed, or why nothing did.")
+    provider: dict[str, Any] = Field(description="The mount, as in the list of all.")
+
+
 class Health(BaseModel):
     """Whether the run lives, and may be asked for scores."""
 
@@ -80,6 +90,12 @@ class Health(BaseModel):
     run_id: str | None = None
     step: int | None = None
     version: str | None = None
+
+
+class Probe(BaseModel):
+    """What a probe asks; its status says the same."""
+
+    ok: bool
 
 
 class Wrong(BaseModel):
@@ -116,8 +132,9 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _SAID = {
     400: "The body is not JSON, or If-Match is no list of entity tags.",
     401: "The token is missing or wrong.",
-    404: "There is none of that name.",
-    409: "The control plane is another run's.",
+    404: "There is none of that name (the nearest is told), or nothing to score with.",
+    409: "The control plane is another run's, that run does not score for others now, or a new"
+    " generation is refused and the old one serves on.",
     410: "The lease has ended.",
     412: "If-Match names another revision; ETag is the newest.",
     413: "The body is too large.",
@@ -125,8 +142,10 @@ _SAID = {
     421: "The Host header names another server.",
     422: "Refused, with a reason for each wrong part. Nothing was changed.",
     428: "If-Match is missing: it must say which revision is replaced.",
-    429: "Too many are open already; Retry-After.",
-    503: "Another program holds the weights' file; Retry-After. Nothing was changed.",
+    429: "Too much is under way, or too many are open; Retry-After.",
+    503: "Another program holds the weights' file, or no reward can be had now; Retry-After. "
+    "Nothing was changed.",
+    504: "The deadline has passed.",
 }
 
 

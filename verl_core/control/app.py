@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
+from starlette.types import Scope
 
 from verl_core import __version__
 from verl_core.control.answers import ProblemDocument
 from verl_core.control.documents import add_documents
 from verl_core.control.guard import Guard
 from verl_core.control.head import HeadAsGet
+from verl_core.control.lane import Lane
+from verl_core.control.media import is_stream
 from verl_core.control.page import add_page
 from verl_core.control.problem import install_handlers
 from verl_core.control.read_only import ReadOnly
@@ -20,11 +23,13 @@ from verl_core.control.routers.health import health_router
 from verl_core.control.routers.leases import leases_router
 from verl_core.control.routers.providers import providers_router
 from verl_core.control.routers.runs import runs_router
+from verl_core.control.routers.score import PATH, score_handler, score_router
 from verl_core.control.routers.weights import weights_router
+from verl_core.control.scoring.service import ScoreService
 from verl_core.control.state import ControlState
 from verl_reward_sdk.errors import PluginError
 
-_RESERVED = ("/api/v1/reward", "/healthz", "/docs", "/openapi.json", "/ui")
+_RESERVED = ("/api/v1/reward", "/healthz", "/readyz", "/livez", "/docs", "/openapi.json", "/ui")
 
 
 def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> FastAPI:
@@ -37,7 +42,7 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     Raises:
         PluginError: a plugin's route has a prefix that it cannot have.
     """
-    _check_prefixes(state.routes)
+    _check_prefixes([*state.routes, *state.scorers])
     app = FastAPI(
         title="verl-reward control plane",
         version=__version__,
@@ -45,11 +50,16 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
+    service = app.state.scoring = None if state.engine is None else ScoreService(state)
+    if service is not None:
+        app.add_middleware(
+            Lane, path=PATH, handler=score_handler(service), told=app.exception_handlers
+        )
     if state.read_only is not None:
         app.add_middleware(ReadOnly, reason=state.read_only, run_id=state.run_id)
     app.add_middleware(HeadAsGet, foreign=tuple(state.routes))
     hosts = (*state.allowed_hosts, *allowed_hosts)
-    app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=state.max_body)
+    app.add_middleware(Guard, token=state.token, allowed_hosts=hosts, max_body=_body_limits(state))
     install_handlers(app, state.run_id)
     # The guard has checked the token; this tells the OpenAPI document that there is one.
     told = [Depends(HTTPBearer(auto_error=False))] if state.token else []
@@ -57,6 +67,10 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
     app.include_router(events_router(state), dependencies=told)
     app.include_router(leases_router(state), dependencies=told)
     app.include_router(providers_router(state), dependencies=told)
+    app.include_router(score_router(service), dependencies=told)
+    if service is not None:
+        for make in state.scorers.values():
+            app.include_router(make(service), dependencies=told)
     app.include_router(runs_router(state), dependencies=told)
     app.include_router(health_router(state))
     add_documents(app)
@@ -65,6 +79,20 @@ def create_app(state: ControlState, *, allowed_hosts: Collection[str] = ()) -> F
         app.mount(prefix, plugin)
     _describe_problems(app)
     return app
+
+
+def _body_limits(state: ControlState) -> Callable[[Scope], int | None]:
+    """Bytes of a body by its path; a stream of rows has no end, only its lines have."""
+    scoring = {PATH, *state.scorers}
+
+    def limit(scope: Scope) -> int | None:
+        if scope["path"] not in scoring:
+            return state.max_body
+        if scope["path"] == PATH and is_stream(scope):
+            return None
+        return state.scoring.body_bytes
+
+    return limit
 
 
 def _check_prefixes(prefixes: Iterable[str]) -> None:

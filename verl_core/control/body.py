@@ -23,7 +23,7 @@ async def json_object(request: Request) -> dict[str, Any]:
     Raises:
         Problem: 415 it is not called JSON; 400 it is none; 422 it is no object, or has a key twice.
     """
-    _require_json(request)
+    media_type_of(request, "application/json")
     text = _decoded(await request.body())
     try:
         value = json.loads(text, object_pairs_hook=_pairs, parse_int=_integer)
@@ -39,19 +39,26 @@ async def json_object(request: Request) -> dict[str, Any]:
     return value
 
 
-def _require_json(request: Request) -> None:
+def media_type_of(request: Request, *known: str) -> str:
+    """Which of the `known` media types the body is of.
+
+    Raises:
+        Problem: 415 it is another, or compressed.
+    """
     media_type, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().replace('"', "")
-    if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+    media_type = media_type.strip().lower()
+    if media_type not in known or charset not in ("", "charset=utf-8"):
         found = request.headers.get("content-type") or "nothing"
         raise Problem(
             415,
             "not-json",
-            f"the Content-Type is {found[:100]!r}; send JSON as 'Content-Type: application/json'",
-            headers={"Accept-Post": "application/json"},
+            f"the Content-Type is {found[:100]!r}; send JSON as 'Content-Type: {known[0]}'",
+            headers={"Accept-Post": ", ".join(known)},
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(415, "not-json", "send the body as it is, without Content-Encoding")
+    return media_type
 
 
 def _decoded(body: bytes) -> str:

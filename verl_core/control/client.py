@@ -19,8 +19,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 _WEIGHTS = "/api/v1/reward/weights"
 _LEASES = "/api/v1/reward/leases"
+_PROVIDERS = "/api/v1/reward/providers"
 _HEALTH = "/healthz"
-_SECONDS = 10.0
+_SECONDS, _RELOAD_SECONDS = 10.0, 900.0
 _SILENCE_SECONDS = 45.0  # three heartbeats of a stream of events
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -68,6 +69,15 @@ class ControlClient:
     def replace(self, weights: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         """Replace all weights, with ``If-Match`` among `headers`; gives the weights after it."""
         return self._ask("PUT", _WEIGHTS, body=weights, headers=headers)
+
+    def providers(self) -> dict[str, Any]:
+        """The mounts and what runs in them."""
+        return self._ask("GET", _PROVIDERS)
+
+    def reload(self, name: str) -> dict[str, Any]:
+        """Have a mount look at its files; waits for what becomes of it, however long it loads."""
+        path = f"{_PROVIDERS}/{quote(name, safe='')}/reload"
+        return self._ask("POST", path, body={}, seconds=_RELOAD_SECONDS)
 
     def rollback(self, revision: int, headers: Mapping[str, str]) -> dict[str, Any]:
         """Make the weights of an old revision a new one; gives the weights after it."""
@@ -139,6 +149,7 @@ class ControlClient:
         *,
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        seconds: float = _SECONDS,
     ) -> dict[str, Any]:
         import json
 
@@ -147,7 +158,7 @@ class ControlClient:
         if body is not None:
             content = json.dumps(body)  # NaN and all: what is a weight is for the server to say
             sent["Content-Type"] = "application/json"
-        with self._connection() as client:
+        with self._connection(seconds) as client:
             answer = client.request(method, self.url + path, content=content, headers=sent)
         return self._read(answer)
 
@@ -212,6 +223,8 @@ def _refusal(status: int, problem: Mapping[str, Any]) -> ConfigError:
     errors = problem.get("errors") or []
     lines = [f"  {e.get('key') or e.get('parameter') or 'weights'}: {e['detail']}" for e in errors]
     hint = "`verl-reward weights get` shows what is in force"
+    if str(problem.get("type", "")).endswith((":reload-refused", ":unknown-mount")):
+        hint = "`verl-reward reload` without a name shows the mounts"
     if not lines:
         return ConfigError(f"refused{run}: {problem['detail']}", hint=hint)
     return ConfigError("\n".join([f"refused{run}, nothing was changed:", *lines]), hint=hint)

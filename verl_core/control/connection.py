@@ -18,6 +18,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from verl_core.control.media import is_stream
+
 STOPPING = "verl_reward.stopping"
 """Key of the ASGI scope's ``state``: an `asyncio.Event`, set when the server begins to stop."""
 
@@ -25,6 +27,9 @@ _NO_ROOM = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\n"
     b"Content-Length: 0\r\n\r\n"
 )
+
+
+_CLOSE = (b"connection", b"close")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,8 @@ class Limits:
             be, can read the answer before the connection is reset.
         unread_bytes: of a body that are passed over once it has been answered.
         grace_seconds: in which the server, when it stops, answers what has come in whole.
+        linger_seconds: in which, when it stops, an idle connection may still bring a request, and
+            one that has begun may bring its rest: 0 closes them at once.
     """
 
     connections: int = 128
@@ -47,7 +54,8 @@ class Limits:
     stall_seconds: float = 15.0
     goodbye_seconds: float = 1.0
     unread_bytes: int = 1 << 20
-    grace_seconds: int = 5
+    grace_seconds: float = 5.0
+    linger_seconds: float = 0.0
 
 
 def _quiet_logger() -> logging.Logger:
@@ -76,6 +84,8 @@ class Connection(H11Protocol):
         self._owed: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._unread = 0
+        self._heard = 0.0
+        self._is_last = False  # the server stops: the next answer is this connection's last
         self._real: asyncio.Transport
         self._stopping = asyncio.Event()
         self.app_state = {**self.app_state, STOPPING: self._stopping}
@@ -105,7 +115,10 @@ class Connection(H11Protocol):
             if self._unread > self._limits.unread_bytes:
                 self.transport.close()
                 return
+        self._heard = self.loop.time()
         super().data_received(data)
+        if self._is_last and self._is_asked():
+            self._make_last()
         self._follow()
 
     def eof_received(self) -> None:
@@ -129,9 +142,16 @@ class Connection(H11Protocol):
         self._follow()
 
     def shutdown(self) -> None:
-        """Begin to stop: a request that has not come whole is dropped, others are answered."""
+        """Begin to stop: a request that has not come whole is dropped, others are answered; with
+        `Limits.linger_seconds` that one is awaited too, and so is one that is on its way."""
         self._stopping.set()
-        if self.conn.their_state is h11.SEND_BODY:
+        if self._limits.linger_seconds and not self._is_passed_over():
+            self._is_last = True
+            if self._is_asked():
+                self._make_last()
+            else:
+                self.loop.call_later(self._limits.linger_seconds, self._end_if_idle)
+        elif self.conn.their_state is h11.SEND_BODY:
             self._real.abort()
         else:
             super().shutdown()
@@ -151,6 +171,20 @@ class Connection(H11Protocol):
         else:
             self._real.close()
         self._watch_answer()
+
+    def _is_asked(self) -> bool:
+        """Whether a request is being read or answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _make_last(self) -> None:
+        """Have the answer under way say that no other follows."""
+        self.cycle.keep_alive = False
+        if _CLOSE not in self.cycle.scope["headers"]:  # where uvicorn looks for it
+            self.cycle.scope["headers"] = [*self.cycle.scope["headers"], _CLOSE]
+
+    def _end_if_idle(self) -> None:
+        if not self._is_asked() and not self.transport.is_closing():
+            super().shutdown()
 
     def _bound_silence(self, transport: asyncio.Transport) -> None:
         """Drop a client whose machine has gone without a word: what it is sent is confirmed within
@@ -185,7 +219,17 @@ class Connection(H11Protocol):
             self._owed = None
             self._unread = 0
         elif self._owed is None:
-            self._owed = self.loop.call_later(self._limits.request_seconds, self._real.abort)
+            self._owed = self.loop.call_later(self._limits.request_seconds, self._late)
+
+    def _late(self) -> None:
+        """The rest of a request is overdue. A stream is as long as it likes: of it only a part is,
+        and not while it is us who do not read on."""
+        heard = self._heard + self._limits.request_seconds - self.loop.time()
+        if self._is_asked() and is_stream(self.scope) and (self.flow.read_paused or heard > 0):
+            wait = max(heard, 0.1 * self._limits.request_seconds)
+            self._owed = self.loop.call_later(wait, self._late)
+        else:
+            self._real.abort()
 
     def _watch_answer(self) -> None:
         if self._stalled is None:

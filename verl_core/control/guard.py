@@ -17,7 +17,7 @@ import hmac
 import ipaddress
 import logging
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,7 +30,7 @@ AUTHORISED = "verl_reward.authorised"
 """Key of the ASGI scope: whether this request showed the token, or none is needed."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_OPEN_PATHS = ("/healthz", "/docs", "/openapi.json", "/ui")
+_OPEN_PATHS = ("/healthz", "/readyz", "/livez", "/docs", "/openapi.json", "/ui")
 
 
 _CLOSE = {"Connection": "close"}
@@ -50,17 +50,23 @@ class Guard:
         app: what is guarded.
         token: what ``Authorization: Bearer`` must carry; None: nothing.
         allowed_hosts: names beside the loopback ones and this machine's.
-        max_body: bytes.
+        max_body: bytes, or what gives a request's: None where it has no end, and its route sees
+            to its memory.
     """
 
     def __init__(
-        self, app: ASGIApp, *, token: str | None, allowed_hosts: Collection[str], max_body: int
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        allowed_hosts: Collection[str],
+        max_body: int | Callable[[Scope], int | None],
     ) -> None:
         self._app = app
         self._token = None if token is None else token.encode("ascii")
         own = {socket.gethostname(), *allowed_hosts}
         self._hosts = _LOOPBACK_NAMES | {_host_name(host) for host in own}
-        self._max_body = max_body
+        self._max_body = max_body if callable(max_body) else lambda _: max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -68,7 +74,7 @@ class Guard:
             return
         problem = self._refusal(scope)
         if problem is None:
-            await self._answered(scope, self._counted(receive), send)
+            await self._answered(scope, self._counted(scope, receive), send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
@@ -110,9 +116,10 @@ class Guard:
                 " VERL_REWARD_TOKEN)",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+        limit = self._max_body(scope) if scope["type"] == "http" else None
         for value in _values(scope, b"content-length"):
-            if value.isdigit() and int(value) > self._max_body:
-                detail = str(BodyTooLarge(self._max_body).detail)
+            if limit is not None and value.isdigit() and int(value) > limit:
+                detail = str(BodyTooLarge(limit).detail)
                 return Problem(413, "body-too-large", detail, headers=_CLOSE)
         return None
 
@@ -133,7 +140,10 @@ class Guard:
                 return True
         return False
 
-    def _counted(self, receive: Receive) -> Receive:
+    def _counted(self, scope: Scope, receive: Receive) -> Receive:
+        limit = self._max_body(scope) if scope["type"] == "http" else None
+        if limit is None:
+            return receive
         seen = 0
 
         async def counted() -> Message:
@@ -141,8 +151,8 @@ class Guard:
             message = await receive()
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
-                if seen > self._max_body:
-                    raise BodyTooLarge(self._max_body)
+                if seen > limit:
+                    raise BodyTooLarge(limit)
             return message
 
         return counted

@@ -49,6 +49,15 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
         raise _refused(host, port, error) from error
 
 
+def adopt(descriptor: int) -> socket.socket:
+    """A listening socket that another process has made and handed over."""
+    listener = socket.socket(fileno=descriptor)
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    _listening.add(listener)
+    return listener
+
+
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -65,7 +74,9 @@ def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, in
 
 
 def _bound(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named: asyncio turns Nagle's algorithm off only where it is, and an answer in
+    # two writes would wait 40 ms for the client's acknowledgement of the first.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform != "win32":  # there it would let two servers share the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -57,9 +57,9 @@ class Problem(Exception):
         self.headers = dict(headers or {})
         self.extra = extra
 
-    def response(self, **members: Any) -> Response:
-        """The HTTP answer; `members` are added to the document."""
-        document = {
+    def document(self, **members: Any) -> dict[str, Any]:
+        """What the answer says, with `members` added to it."""
+        return {
             "type": _TYPE + self.kind,
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
@@ -68,6 +68,10 @@ class Problem(Exception):
             **self.extra,
             **members,
         }
+
+    def response(self, **members: Any) -> Response:
+        """The HTTP answer; `members` are added to the document."""
+        document = self.document(**members)
         # backslashreplace: a lone surrogate, which JSON strings can bring in, has no UTF-8 form;
         # the \udXXX that it becomes is its JSON form.
         body = (json.dumps(document, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

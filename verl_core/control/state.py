@@ -8,17 +8,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verl_core.control.run import NoRun, RunSource
+from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.token import token_from_environment
 from verl_core.rewards.lease_book import LeaseBook
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
     from starlette.types import ASGIApp
 
+    from verl_core.control.scoring.service import ScoreService
+    from verl_core.rewards.engine import RewardEngine
     from verl_core.rewards.weights import WeightStore
 
 
 def _nothing() -> dict[str, Any]:
     return {}
+
+
+def _never() -> None:
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +55,17 @@ class ControlState:
         leases: those of groups, for workers elsewhere; by default a book over `store` alone, whose
             leases name no mounts.
         providers: a description of each mount, JSON-ready but for infinities, which become null.
+        reload: looks at a mount's files, as `RewardEngine.reload`; None where no mount runs here.
         status: facts for ``/healthz``: ``ready`` (bool), ``step`` (int), and others.
         routes: prefix -> ASGI app of plugins, mounted behind the same guard.
         token: what clients must show as a bearer token; None on loopback only.
         allowed_hosts: further names under which clients may call, such as a proxy's.
-        max_body: bytes of a request body, counted as they come.
+        max_body: bytes of a request body, counted as they come; of scoring bodies: `scoring`'s.
+        engine: scores ``/score``; None: nothing does.
+        scoring: what that may take.
+        cannot_score: why it does not score now, or None.
+        scorers: further routes that score, of other trainers' shapes: path -> what makes its
+            router. The path's bodies are limited as those of ``/score``.
         listening: bounds of the listeners to changes of the weights.
         run: its figures and samples, for the page.
         read_only: why nothing may be changed, in words; None: it may.
@@ -61,11 +75,16 @@ class ControlState:
     run_id: str
     store: WeightStore
     providers: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    reload: Callable[[str], Mapping[str, Any]] | None = None
     status: Callable[[], Mapping[str, Any]] = _nothing
     routes: Mapping[str, ASGIApp] = field(default_factory=dict)
     token: str | None = field(default_factory=token_from_environment, repr=False)
     allowed_hosts: Collection[str] = ()
     max_body: int = 1 << 20
+    engine: RewardEngine | None = None
+    scoring: ScoringLimits = field(default_factory=ScoringLimits)
+    cannot_score: Callable[[], str | None] = _never
+    scorers: Mapping[str, Callable[[ScoreService], APIRouter]] = field(default_factory=dict)
     leases: LeaseBook = None  # type: ignore[assignment]  # never None once it is made
     listening: Listening = Listening()
     run: RunSource = field(default_factory=NoRun)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, did_
 #: The column that labels are where nobody says otherwise.
 LABEL = "ground_truth"
 Source = str | Path | RunConfig | RewardsConfig
+Score = Callable[[RewardBatch], Awaitable[RewardTable]]
 Answer = dict[str, Any]
 """``{"rewards": [float], "scores": [float], "extra_logs": {name: [float]}}``, B each."""
 
@@ -75,7 +76,11 @@ def fitted(sets: RewardSets, label: str, *, http: bool) -> RewardsConfig:
     """The training rewards as OpenRLHF can carry them; what was replaced is logged."""
     if sets.run is not None:
         refuse_run(sets.run)
-    rewards = sets.train
+    return carried(sets.train, label, http=http)
+
+
+def carried(rewards: RewardsConfig, label: str, *, http: bool) -> RewardsConfig:
+    """`rewards` as OpenRLHF can carry them; what was replaced is logged."""
     refuse_nodes(rewards, TRAINER)
     engine = RewardEngine.from_config(rewards)
     try:
@@ -106,6 +111,7 @@ class OpenRlhfReward:
         label: the column that labels are.
         weights: the file of the live weights, or None.
         engine: scores in place of one of its own, and is not closed with it.
+        score: how `answer` has a batch scored by that engine; by default at once.
     """
 
     def __init__(
@@ -116,7 +122,9 @@ class OpenRlhfReward:
         weights: Path | None = None,
         *,
         engine: RewardEngine | None = None,
+        score: Score | None = None,
     ) -> None:
+        self._score = score
         self.rewards, self.texts, self.label, self.weights = rewards, texts, label, weights
         self._engine = engine
         self._owns = engine is None
@@ -151,7 +159,8 @@ class OpenRlhfReward:
 
         engine = await asyncio.to_thread(self.engine)
         batch = await asyncio.to_thread(self._batch, engine, queries, prompts, labels)
-        return self._answer(await engine.ascore(batch))
+        score = self._score or engine.ascore
+        return self._answer(await score(batch))
 
     def engine(self) -> RewardEngine:
         """What scores, loaded.
@@ -202,7 +211,7 @@ class OpenRlhfReward:
             responses=[self.texts.clean(text) for text in raw],
             responses_raw=raw,
             finish_reason=[self.texts.finish_reason(text) for text in raw],
-            columns=self._columns(engine, labels),
+            columns=label_columns(labels, self.label, engine.reads),
             training=True,
         )
 
@@ -213,19 +222,7 @@ class OpenRlhfReward:
             RewardError: a row is masked or skipped, or would be masked by the config as OpenRLHF
                 carries it (an engine that was handed over serves the config as it is written).
         """
-        dead = np.isnan(table.fused) | table.skip
-        for mount in self.rewards.mounts:
-            if not mount.is_gate and mount.missing == "mask" and table.weights[mount.name] > 0.0:
-                dead |= table.columns[mount.name].codes == ABSTAINED
-        if dead.any():
-            row = int(np.flatnonzero(dead)[0])
-            skipped = "a gate keeps it out of the update" if table.skip[row] else None
-            why = table.mask_reason[row] or skipped or "a mount abstained"
-            notes = [
-                f"{name}: {c.notes[row]}" for name, c in table.columns.items() if row in c.notes
-            ]
-            said = "; ".join([why, *notes])
-            raise RewardError(f"row {row} has no reward, and OpenRLHF cannot leave it out: {said}")
+        refuse_dead(table, self.rewards, TRAINER)
         rewards = table.fused.tolist()
         logs = {
             f"reward/{name}": np.nan_to_num(part.contribution, nan=0.0).tolist()
@@ -234,15 +231,36 @@ class OpenRlhfReward:
         logs["weights_revision"] = [float(table.revision)] * len(rewards)
         return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
 
-    def _columns(self, engine: RewardEngine, labels: Sequence[Any]) -> dict[str, list[Any]]:
-        if not any(isinstance(one, Mapping) for one in labels):
-            return {self.label: list(labels)}
-        rows = [one if isinstance(one, Mapping) else {self.label: one} for one in labels]
-        names = dict.fromkeys(name for row in rows for name in row)
-        for row, values in enumerate(rows):
-            for name in sorted(engine.reads & names.keys() - values.keys()):
-                raise ConfigError(
-                    f"row {row}: its label has no {name!r}, which a mount reads",
-                    hint=f"it has {', '.join(values) or 'nothing'}",
-                )
-        return {name: [row.get(name) for row in rows] for name in names}
+
+def refuse_dead(table: RewardTable, rewards: RewardsConfig, trainer: str) -> None:
+    """Raise `RewardError` where a row must be left out of the training, which `trainer` cannot."""
+    dead = np.isnan(table.fused) | table.skip
+    for mount in rewards.mounts:
+        if not mount.is_gate and mount.missing == "mask" and table.weights[mount.name] > 0.0:
+            dead |= table.columns[mount.name].codes == ABSTAINED
+    if dead.any():
+        row = int(np.flatnonzero(dead)[0])
+        skipped = "a gate keeps it out of the update" if table.skip[row] else None
+        why = table.mask_reason[row] or skipped or "a mount abstained"
+        notes = [f"{name}: {c.notes[row]}" for name, c in table.columns.items() if row in c.notes]
+        said = "; ".join([why, *notes])
+        raise RewardError(f"row {row} has no reward, and {trainer} cannot leave it out: {said}")
+
+
+def label_columns(labels: Sequence[Any], label: str, reads: frozenset[str]) -> dict[str, list[Any]]:
+    """The labels as the column `label`, or, where they are mappings, as a column a key.
+
+    Raises:
+        ConfigError: a mapping lacks a column that a mount reads.
+    """
+    if not any(isinstance(one, Mapping) for one in labels):
+        return {label: list(labels)}
+    rows = [one if isinstance(one, Mapping) else {label: one} for one in labels]
+    names = dict.fromkeys(name for row in rows for name in row)
+    for row, values in enumerate(rows):
+        for name in sorted(reads & names.keys() - values.keys()):
+            raise ConfigError(
+                f"row {row}: its label has no {name!r}, which a mount reads",
+                hint=f"it has {', '.join(values) or 'nothing'}",
+            )
+    return {name: [row.get(name) for row in rows] for name in names}

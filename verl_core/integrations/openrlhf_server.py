@@ -10,6 +10,7 @@ or a route in an application that there is already, such as the control plane's:
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -19,11 +20,14 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
+from verl_core.config.rewards import RewardsConfig
+from verl_core.control.answers import problems
 from verl_core.control.body import json_object
 from verl_core.control.guard import Guard
 from verl_core.control.problem import Problem, install_handlers, key_error
+from verl_core.control.scoring.service import ScoreService
 from verl_core.integrations.fitting import read_rewards
-from verl_core.integrations.openrlhf import LABEL, OpenRlhfReward, Source, fitted
+from verl_core.integrations.openrlhf import LABEL, OpenRlhfReward, Source, carried, fitted
 from verl_core.integrations.openrlhf_texts import Texts
 from verl_core.rewards.engine import RewardEngine
 from verl_reward_sdk.errors import ConfigError, ContractError, RewardError, VerlRewardError
@@ -80,17 +84,54 @@ def reward_router(
         Each request is scored under a lease of its own. An answer of 503 is one that OpenRLHF asks
         for again, up to five times.
         """
-        body = await json_object(request)
-        queries, prompts, labels = _fields(body)
+        queries, prompts, labels = _fields(await json_object(request))
         await loading.ready()
-        try:
-            return JSONResponse(await reward.answer(queries, prompts, labels))
-        except RewardError as error:
-            raise Problem(503, "no-reward", str(error), headers={"Retry-After": "1"}) from error
-        except (ConfigError, ContractError) as error:
-            raise Problem(422, "invalid-request", str(error)) from error
+        return await _answered(reward, queries, prompts, labels)
 
     return router
+
+
+def served_router(service: ScoreService, rewards: RewardsConfig, path: str) -> APIRouter:
+    """The same over a control plane's own scoring: its engine, its live weights, its bounds.
+
+    What OpenRLHF cannot carry of the config is found at the first request, which is refused then.
+    """
+    router = APIRouter(tags=["openrlhf"])
+
+    @functools.cache
+    def made() -> OpenRlhfReward:
+        return OpenRlhfReward(
+            carried(rewards, LABEL, http=True),
+            Texts(None),
+            LABEL,
+            engine=service.engine,
+            score=service.score_batch,
+        )
+
+    @router.post(path, name="openrlhf_reward", responses=problems(400, 409, 415, 422, 429, 503))
+    async def get_reward(request: Request) -> Response:
+        """Rewards for OpenRLHF (`--reward.remote_url`): `{query, prompts, labels}` in,
+        `{rewards, scores, extra_logs}` out. A query is a prompt with the response behind it."""
+        service.check_ready()
+        try:
+            reward = await asyncio.to_thread(made)
+        except ConfigError as error:
+            raise Problem(409, "cannot-score", f"OpenRLHF cannot carry this: {error}") from error
+        queries, prompts, labels = _fields(await json_object(request))
+        return await _answered(reward, queries, prompts, labels)
+
+    return router
+
+
+async def _answered(
+    reward: OpenRlhfReward, queries: list[str], prompts: list[str], labels: list[Any]
+) -> Response:
+    try:
+        return JSONResponse(await reward.answer(queries, prompts, labels))
+    except RewardError as error:
+        raise Problem(503, "no-reward", str(error), headers={"Retry-After": "1"}) from error
+    except (ConfigError, ContractError) as error:
+        raise Problem(422, "invalid-request", str(error)) from error
 
 
 class _Loading:

@@ -247,7 +247,7 @@ class Scorer:
         if self._remote is not None:
             revision, weights = self._remote.at(batch.step)  # without a step: what is in force
             engine.check_weights(weights)
-            return Lease(revision, weights, _generations(engine), batch.step)
+            return engine.lease_of(revision, weights, batch.step)
         if not isinstance(self.plan.weights, Path):
             return None
         if batch.step is None and engine.store is not None:
@@ -261,7 +261,7 @@ class Scorer:
             return None
         mounts = [mount for mount in self.plan.sets.train.mounts if not mount.is_gate]
         weights = {mount.name: initial(mount.setting()) for mount in mounts}
-        return Lease(0, weights, _generations(engine), batch.step)
+        return engine.lease_of(0, weights, batch.step)
 
 
 def shared_session(plan: Plan) -> str:
@@ -285,10 +285,6 @@ def shared_session(plan: Plan) -> str:
     sessions: list[Any] = [plan.session]
     distributed.broadcast_object_list(sessions, src=0)
     return str(sessions[0])
-
-
-def _generations(engine: RewardEngine) -> dict[str, int]:
-    return {name: mount.generation for name, mount in engine.mounts.items()}
 
 
 class _Outcome:

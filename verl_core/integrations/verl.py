@@ -20,7 +20,6 @@ import logging
 import math
 import os
 import re
-import secrets
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -48,7 +47,12 @@ from verl_core.integrations.verl_settings import (
     refuse_rivals,
     response_limit,
 )
-from verl_core.integrations.verl_weights import ControlPlaneWeights, EngineWeights, Leases
+from verl_core.integrations.verl_weights import (
+    ControlPlaneWeights,
+    EngineWeights,
+    Leases,
+    session,
+)
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards import Lease, RewardEngine, RewardTable
 from verl_core.rewards.statuses import OK
@@ -244,18 +248,7 @@ def _engine(cfg: RunConfig, settings: Settings) -> tuple[RewardEngine, Sequence[
 
 def _leases(engine: RewardEngine) -> Leases:
     url = os.environ.get(URL_VARIABLE)
-    return Leases(ControlPlaneWeights(engine, url, _session()) if url else EngineWeights(engine))
-
-
-def _session() -> str:
-    """Names this start of the training in all of its workers: what Ray calls its driver's job. A
-    namespace that nobody named is a random one, and a job's number is new in its cluster."""
-    import ray
-
-    if not ray.is_initialized():
-        return secrets.token_hex(8)
-    context = ray.get_runtime_context()
-    return f"{context.namespace} {context.get_job_id()}"
+    return Leases(ControlPlaneWeights(engine, url, session()) if url else EngineWeights(engine))
 
 
 def _is_first_worker() -> bool:

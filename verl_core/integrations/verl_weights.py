@@ -12,6 +12,8 @@ V1 trainer does), or of one prompt group. It takes them from one of three places
 
 from __future__ import annotations
 
+import secrets
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -83,6 +85,16 @@ class EngineWeights:
         return self._engine.lease(step)
 
 
+def session() -> str:
+    """Names this start of the training in all of its workers: what Ray calls its driver's job. A
+    namespace that nobody named is a random one, and a job's number is new in its cluster."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return secrets.token_hex(8)
+    context = ray.get_runtime_context()
+    return f"{context.namespace} {context.get_job_id()}"
+
+
 class ControlPlaneWeights:
     """Weights of a run that is served elsewhere: its leases, ``POST /api/v1/reward/leases``.
 
@@ -119,5 +131,4 @@ class ControlPlaneWeights:
     def _read(self, step: int | None, group: Hashable | None) -> Lease:
         revision, weights = self._remote.at(step, group)
         self._engine.check_weights(weights)
-        generations = {name: mount.generation for name, mount in self._engine.mounts.items()}
-        return Lease(revision, weights, generations, step)
+        return self._engine.lease_of(revision, weights, step)

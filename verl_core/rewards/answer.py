@@ -58,6 +58,8 @@ class Answer:
 
     def failed_share(self) -> tuple[int, int]:
         """Failed rows, and the rows that were asked."""
+        if not self.codes.any():  # all ok
+            return 0, len(self.codes)
         asked = np.count_nonzero(self.codes != NOT_APPLICABLE)
         return int(np.count_nonzero(self.codes == FAILED)), int(asked)
 

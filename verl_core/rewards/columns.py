@@ -118,8 +118,8 @@ class TableColumns:
     def __post_init__(self) -> None:
         for owner in (self, *self.columns.values()):
             for value in vars(owner).values():
-                if isinstance(value, np.ndarray):
-                    value.flags.writeable = False
+                if type(value) is np.ndarray:
+                    value.setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.sample_ids)

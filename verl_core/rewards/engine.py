@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from verl_core.config.rewards import RewardsConfig
 from verl_core.config.secrets import without
-from verl_core.rewards.build import NodeFactory, build_mount
+from verl_core.rewards.build import MountBuilder, NodeFactory
 from verl_core.rewards.columns import TableColumns
 from verl_core.rewards.fuser import Fuser
 from verl_core.rewards.fusion import fusion_policy
 from verl_core.rewards.learner import Learner
-from verl_core.rewards.lease import Lease
+from verl_core.rewards.lease import Lease, StepLeases
 from verl_core.rewards.mount import Mount
 from verl_core.rewards.policy_rules import check_mounts, check_policy, mount_info
 from verl_core.rewards.process_state import kept
 from verl_core.rewards.raised import is_interrupt, told
+from verl_core.rewards.reload.copies import SETTLE
+from verl_core.rewards.reload.fingerprint import Stat
+from verl_core.rewards.reload.places import Places
 from verl_core.rewards.revisions import KeptWeights
 from verl_core.rewards.schedules import parse_schedule, value_at
 from verl_core.rewards.scoring import Scoring
 from verl_core.rewards.streaming import StreamedScoring
 from verl_core.rewards.table import RewardTable
-from verl_core.rewards.weights import WeightError, WeightSnapshot, WeightStore
+from verl_core.rewards.weights import WeightError, WeightStore
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ConfigError, ProviderError
+from verl_reward_sdk.errors import ConfigError, ProviderError, RewardError
 from verl_reward_sdk.protocols import FusionPolicy
 
 if TYPE_CHECKING:
@@ -44,17 +48,27 @@ class RewardEngine:
 
     def __init__(
         self,
-        mounts: Mapping[str, Mount],
+        builders: Iterable[MountBuilder],
         policy: FusionPolicy,
         *,
         store: WeightStore | None,
         frozen: Mapping[str, float],
         registry: PluginRegistry,
+        watch: bool = True,
+        settle: float = SETTLE,
+        stat: Stat = os.stat,
     ) -> None:
-        self.mounts = MappingProxyType(dict(mounts))
+        self._places = Places(
+            builders,
+            check=self._check_generation,
+            observe=self._changed,
+            watch=watch,
+            settle=settle,
+            stat=stat,
+        )
         self.policy = policy
         self.fuser = Fuser(
-            policy, {m.name: m.config for m in mounts.values() if m.role == "reward"}
+            policy, {m.name: m.config for m in self.mounts.values() if m.role == "reward"}
         )
         self.store = store
         self._own_store: WeightStore | None = None
@@ -62,7 +76,14 @@ class RewardEngine:
         self._registry = registry
         self._loading = threading.Lock()
         self._loaded = self._closed = False
+        self._steps = StepLeases()
         self._observers: tuple[Callable[[RewardBatch, RewardTable], None], ...] = ()
+
+    @property
+    def mounts(self) -> Mapping[str, Mount]:
+        """Name -> mount, in config order, in the generations that serve now. What was taken out of
+        here stays as it is; a lease has its own (`Lease.mounts`)."""
+        return self._places.mounts
 
     @classmethod
     def from_config(
@@ -77,6 +98,9 @@ class RewardEngine:
         store_shared: bool = False,
         run_id: str | None = None,
         kept_weights: KeptWeights | None = None,
+        watch: bool = True,
+        settle: float = SETTLE,
+        stat: Stat = os.stat,
     ) -> RewardEngine:
         """Build and check everything; load nothing heavy.
 
@@ -93,6 +117,11 @@ class RewardEngine:
                 of.
             run_id: the run whose revisions the engine's own store keeps.
             kept_weights: of a run that is resumed: what its checkpoint knows of its weights.
+            watch: have leases look whether files changed; without it a mount's generation changes
+                by `reload` alone.
+            settle: seconds for which a changed file must stand still before it is taken.
+            stat: tells when a file changed last; another than `os.stat` stands for a file system
+                whose clock is coarse.
 
         Raises:
             ConfigError: something in `cfg` cannot be used; it names the YAML path.
@@ -101,19 +130,21 @@ class RewardEngine:
             raise ValueError("weights are frozen, or in a store, or in a file: give one of them")
         registry = registry or _installed()
         policy = fusion_policy(cfg.fusion, registry)
-        mounts = {
-            config.name: build_mount(config, cfg.base_dir, registry, node_factory)
-            for config in cfg.mounts
-        }
+        builders = (
+            MountBuilder(config, cfg.base_dir, registry, node_factory) for config in cfg.mounts
+        )
         settings = {m.name: parse_schedule(m.setting()) for m in cfg.mounts if not m.is_gate}
         engine = cls(
-            mounts,
+            builders,
             policy,
             store=store,
             frozen={name: value_at(setting, 0) for name, setting in settings.items()},
             registry=registry,
+            watch=watch,
+            settle=settle,
+            stat=stat,
         )
-        check_mounts(policy, mounts.values())
+        check_mounts(policy, engine.mounts.values())
         engine.check_weights(engine._frozen)
         if store is not None:
             engine._check_store(store)
@@ -144,10 +175,10 @@ class RewardEngine:
                 raise ProviderError("the engine was closed: make a new one")
             if self._loaded:
                 return
-            for mount in self.mounts.values():
+            for name, mount in self.mounts.items():
                 try:
                     with kept(f"mount {mount.name!r} ({mount.source})"):
-                        mount.setup()
+                        self._places.setup(name)
                 except ConfigError as error:
                     raise error.with_location(path=mount.path) from error
                 except BaseException as error:
@@ -158,15 +189,15 @@ class RewardEngine:
                     raise ProviderError(
                         f"mount {mount.name!r} ({mount.source}) cannot be loaded: {said}"
                     ) from error
-            self._keep()
+            check_mounts(self.policy, self.mounts.values())  # as the files are that were loaded
+            self._keep({})
             self._loaded = True
 
     def close(self) -> None:
         """Release every provider. A thread that hangs is left behind."""
         with self._loading:
             self._closed = True
-            for mount in self.mounts.values():
-                mount.close()
+            self._places.close()
             if self._own_store is not None:
                 self._own_store.close()
 
@@ -190,8 +221,36 @@ class RewardEngine:
 
     def describe(self) -> list[dict[str, Any]]:
         """The mounts as ``GET …/providers`` shows them, JSON-ready, in config order."""
-        weights = self.lease().weights
-        return [mount.describe(weights.get(name)) for name, mount in self.mounts.items()]
+        weights = self._frozen if self.store is None else self.store.snapshot().weights
+        return [place.describe(weights.get(place.name)) for place in self._places]
+
+    def reload(self, name: str) -> dict[str, Any]:
+        """Look at a mount's files now and wait for what comes of it, as `describe` shows the mount
+        with ``outcome`` (``unchanged | swapped | refused | restarted``) and ``detail``.
+
+        Unlike what leases do by themselves, it tries a refused content once more, and starts a
+        fresh worker for an `execution: process` mount, which runs the code that is installed now.
+
+        Raises:
+            UnknownMount: there is none of that name; the nearest is named.
+            ProviderError, ConfigError: the engine was closed, or could not be set up.
+        """
+        place = self._places.place(name)
+        self.setup()
+        result = self._places.reload(name)
+        weights = self._frozen if self.store is None else self.store.snapshot().weights
+        shown = place.describe(weights.get(name))
+        return {**shown, "outcome": result.outcome, "detail": result.detail}
+
+    def generation(self, name: str, lease: Lease | None = None) -> dict[str, Any]:
+        """What a mount runs, now or under `lease`: ``{number, digests, version}``.
+
+        Raises:
+            UnknownMount: there is none of that name.
+        """
+        place = self._places.place(name)
+        mounts = (None if lease is None else lease.mounts) or self.mounts
+        return place.shown(mounts[name])
 
     def check_weights(self, weights: Mapping[str, float]) -> None:
         """Raise `ConfigError` where the fusion policy cannot serve these weights.
@@ -225,17 +284,46 @@ class RewardEngine:
         """Fix the weights' revision and every mount's generation.
 
         With `step`: the step's own lease, the same whenever it is asked for (a synchronous run
-        scores a whole step under it). Without: whatever holds now.
+        scores a whole step under it). Without: whatever holds now. Files are looked at first, and
+        a mount with ``reload: blocking`` whose files changed is waited for.
         """
-        if self.store is None or step is None:
-            return self._lease(None if self.store is None else self.store.snapshot(), step)
-        return self._lease(self.store.lease(step), step)
+        return self.lease_of(*self._in_force(step), step)
 
-    def _lease(self, snapshot: WeightSnapshot | None, step: int | None) -> Lease:
-        generations = {name: mount.generation for name, mount in self.mounts.items()}
-        if snapshot is None:
-            return Lease(0, self._frozen, generations, step)
-        return Lease(snapshot.revision, snapshot.weights, generations, step)
+    @property
+    def quiet(self) -> bool:
+        """Whether `lease` would return at once: no file has changed that it would wait for."""
+        return not self._loaded or self._places.quiet
+
+    def lease_of(
+        self, revision: int, weights: Mapping[str, float] | None, step: int | None = None
+    ) -> Lease:
+        """As `lease`, with weights from elsewhere.
+
+        Args:
+            revision: of the weights; 0 where they are frozen.
+            weights: every rewarding mount's weight; None: those that are frozen.
+            step: the step it is for, whose generations are the same whatever the weights.
+        """
+        weights = self._frozen if weights is None else weights
+        if step is None:
+            return self._lease_now(revision, weights, None)
+        found = self._steps.get(step, lambda: self._lease_now(revision, weights, step))
+        if found.revision == revision and found.weights == weights:
+            return found
+        return Lease(revision, weights, found.generations, step, found.mounts)
+
+    def _lease_now(self, revision: int, weights: Mapping[str, float], step: int | None) -> Lease:
+        if self._loaded:
+            self._places.look()
+        mounts = self.mounts
+        generations = {name: mount.generation for name, mount in mounts.items()}
+        return Lease(revision, weights, generations, step, mounts)
+
+    def _in_force(self, step: int | None) -> tuple[int, Mapping[str, float] | None]:
+        if self.store is None:
+            return 0, None
+        snapshot = self.store.snapshot() if step is None else self.store.lease(step)
+        return snapshot.revision, snapshot.weights
 
     def open(self, batch: RewardBatch, *, lease: Lease | None = None) -> Scoring:
         """Begin to score `batch`: run the mounts stage by stage, then `Scoring.finish`.
@@ -244,7 +332,8 @@ class RewardEngine:
         """
         if not self._loaded or self._closed:
             self.setup()
-        return Scoring(batch, lease or self._own_lease(batch), self.mounts, self.fuser, self._seen)
+        lease = self._own_lease(batch) if lease is None else lease
+        return Scoring(batch, lease, self._mounts_of(lease), self.fuser, self._seen)
 
     def stream(
         self,
@@ -270,12 +359,13 @@ class RewardEngine:
         """
         if not self._loaded or self._closed:
             self.setup()
+        lease = self.lease() if lease is None else lease
         early = set(self.mounts if early is None else early) - self._learners().keys()
         return StreamedScoring(
             sample_ids,
             group_ids,
-            self.mounts,
-            partial(self.open, lease=lease or self.lease()),
+            self._mounts_of(lease),
+            partial(self.open, lease=lease),
             slice_groups=slice_groups,
             early=early,
         )
@@ -294,6 +384,8 @@ class RewardEngine:
     async def ascore(self, batch: RewardBatch, *, lease: Lease | None = None) -> RewardTable:
         """`score` for a coroutine, on whatever event loop it runs; nothing blocks that loop but
         the first call's `setup` and inline mounts."""
+        if lease is None and not self.quiet:
+            lease = await asyncio.to_thread(self._own_lease, batch)
         scoring = self.open(batch, lease=lease)
         await scoring.arun(self.mounts)
         return scoring.finish()
@@ -309,12 +401,12 @@ class RewardEngine:
             ValueError: the table is not of training.
         """
         self.fuser.step_end(table)
-        self._keep()
+        self._keep(table.generations)
 
     def step_again(self) -> None:
         """Forget what providers have learnt since the last `step_end`: their step is scored again,
         and what they learnt from it the first time does not count."""
-        for learner in self._learners().values():
+        for learner in self._learners(self._steps.newest).values():
             learner.back()
 
     def state(self) -> dict[str, Any]:
@@ -339,20 +431,47 @@ class RewardEngine:
             if name in state["providers"]:
                 learner.load_state(state["providers"][name])
 
-    def _learners(self) -> dict[str, Learner]:
-        found = {name: mount.learner for name, mount in self.mounts.items()}
+    def _learners(self, lease: Lease | None = None) -> dict[str, Learner]:
+        """Those of a lease's generations; by default of those that serve now."""
+        mounts = (None if lease is None else lease.mounts) or self.mounts
+        found = {name: mount.learner for name, mount in mounts.items()}
         return {name: one for name, one in found.items() if one is not None and one.learns}
 
-    def _keep(self) -> None:
-        for learner in self._learners().values():
-            learner.keep()
+    def _keep(self, generations: Mapping[str, int]) -> None:
+        """Note what these generations have learnt; one that serves by now goes on from there."""
+        for name, learner in self._learners().items():
+            scored = self._places.generation(name, generations.get(name)).learner or learner
+            scored.keep()
+            if scored is not learner:
+                learner.back()
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _own_lease(self, batch: RewardBatch) -> Lease:
         if self.store is None:
-            return self._lease(None, batch.step)
-        return self._lease(self.store.snapshot(batch.step), batch.step)
+            return self._lease_now(0, self._frozen, batch.step)
+        snapshot = self.store.snapshot(batch.step)
+        return self._lease_now(snapshot.revision, snapshot.weights, batch.step)
+
+    def _mounts_of(self, lease: Lease) -> Mapping[str, Mount]:
+        if lease.mounts is None:
+            return self.mounts
+        if not lease.mounts:
+            raise RewardError("the lease was ended: take another")
+        return lease.mounts
+
+    def _check_generation(self, mounts: Iterable[Mount]) -> None:
+        """Raise `ConfigError` where the fusion policy cannot have these mounts."""
+        found = list(mounts)
+        check_mounts(self.policy, found)
+        weights = self._frozen if self.store is None else self.store.snapshot().weights
+        infos = [mount_info(m, weights.get(m.name, 0.0)) for m in found if m.role == "reward"]
+        check_policy(self.policy, infos)
+
+    def _changed(self, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        self._registry.notify(
+            "verl_reward_generation_changed", mount=name, before=before, after=after
+        )
 
     def subscribe(self, observer: Callable[[RewardBatch, RewardTable], None]) -> None:
         """Call ``observer(batch, table)`` with every batch scored from now on, in the thread

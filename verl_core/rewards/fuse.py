@@ -77,7 +77,9 @@ def fuse_table(
     verdict = judge(gates, n)
     unscored = _unscored(rewards, filled, weights, n)
     unknown = unscored.astype(bool)
-    dead = (unknown | verdict.shut) & ~verdict.vetoed
+    dead = unknown
+    if gates:
+        dead = (unknown | verdict.shut) & ~verdict.vetoed
     _normalize(fuser, rewards, filled, weights, groups, ~dead & verdict.in_baseline)
     fused = _fused(fuser, filled, weights, groups, unknown | dead)
     ruled = rule(verdict, fused, unscored, training=batch.training)
@@ -112,6 +114,8 @@ def _unscored(
 ) -> npt.NDArray[np.object_]:
     """(B,) object: why a row cannot have a fused reward, or None. The first reason stands."""
     reason: npt.NDArray[np.object_] = np.full(n, None, dtype=object)
+    if all(column.whole for column in filled):
+        return reason
     for (mount, answer), column in zip(rewards, filled, strict=True):
         if column.masks.any():
             for code, what in ((FAILED, "failed"), (ABSTAINED, "abstained")):
@@ -146,6 +150,10 @@ def _normalize(
             is too large has no normalised one.
         live: (B,) bool, rows that may enter a mean.
     """
+    if all(mount.config.normalize == "none" for mount, _ in rewards):
+        for column in filled:
+            column.hold()
+        return
     grouping = Grouping(groups)
     for (mount, _), column, weight in zip(rewards, filled, weights.tolist(), strict=True):
         if mount.config.normalize != "none":
@@ -197,7 +205,11 @@ def _fused(
     shape = (len(groups), len(filled))
     scores = np.empty(shape, order="F")  # a mount's column lies together
     present = np.empty(shape, dtype=bool, order="F")
+    is_whole = not out.any()
     for mount, column in enumerate(filled):
+        if is_whole and column.whole:
+            present[:, mount], scores[:, mount] = True, column.values
+            continue
         present[:, mount] = column.present & ~out
         scores[:, mount] = np.where(present[:, mount], column.values, np.nan)
     fused = policy.fuse(scores, present, weights, groups)
@@ -238,7 +250,9 @@ def _table_columns(
     for mount, answer in columns:
         if mount.role == "reward":
             column, contribution = next(rewards)
-            normalised = np.where(column.present, column.values, np.nan)
+            normalised = (
+                column.values if column.whole else np.where(column.present, column.values, np.nan)
+            )
             neutral, unsure = column.neutral, column.unsure
         else:
             normalised, contribution = nothing, ruled.gate_contributions[mount.name]

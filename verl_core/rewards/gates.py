@@ -138,7 +138,11 @@ def rule(
         unscored: (B,) object: why the rewards leave a row without a fused reward, or None.
         training: False turns the rows that gates shut from masked into blocked.
     """
-    unknown, vetoed = unscored.astype(bool), verdict.vetoed
+    unknown = unscored.astype(bool)
+    if not verdict.words and not unknown.any():  # no gates, and nothing is missing
+        clear = np.zeros(len(unknown), dtype=bool)
+        return Ruled(fused.values.copy(), fused.contributions, {}, clear, clear, unscored)
+    vetoed = verdict.vetoed
     before = np.where(unknown, np.nan, fused.values + verdict.penalty)
     values = np.where(vetoed, np.fmin(before, verdict.veto), before)
     dead = (unknown | verdict.shut) & ~vetoed

@@ -8,7 +8,7 @@ leased anew, under the same revision. Times are seconds since 1970.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,8 +77,30 @@ class GroupLeases:
         """The lease that was given last on a group."""
         return self._one("name = ?", name)
 
-    def add(self, row: GroupRow) -> None:
-        """Keep a new lease, inside a transaction."""
+    def give(
+        self,
+        name: str,
+        lives: Callable[[GroupRow], bool],
+        fixed: Callable[[], tuple[int, int]],
+        make: Callable[[int, int], GroupRow],
+    ) -> tuple[GroupRow, bool]:
+        """The lease on a group, and whether it is new, as one change of the file.
+
+        Args:
+            name: of the group.
+            lives: whether its last lease still does; that one is given then.
+            fixed: the revision and step of a group that was never leased.
+            make: a new lease under a revision, at a step.
+        """
+        with self._log.transaction():
+            last = self.newest(name)
+            if last is not None and lives(last):
+                return last, False
+            row = make(*((last.revision, last.step) if last else fixed()))
+            self._add(row)
+            return row, True
+
+    def _add(self, row: GroupRow) -> None:
         self._log.rows(
             f"INSERT INTO group_leases (run_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             self._run_id,

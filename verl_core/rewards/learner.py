@@ -20,19 +20,32 @@ from verl_reward_sdk.provider import RewardProvider
 Provider = RewardProvider[Any]
 
 
+class _Box:
+    """What was kept; all generations of a mount have the same."""
+
+    kept: dict[str, Any] | None = None
+
+
 class Learner:
     """The state of one mount's provider.
 
     Args:
         name: the mount's name.
         make: makes a provider.
+        before: that of the generation before, whose state is this one's too.
     """
 
-    def __init__(self, name: str, make: Callable[[], Provider]) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Provider], before: Learner | None = None
+    ) -> None:
         self._name = name
         self._make = make
-        self._kept: dict[str, Any] | None = None
+        self._box: _Box = _Box() if before is None else before._box
         self._current: Provider | None = None
+
+    @property
+    def _kept(self) -> dict[str, Any] | None:
+        return self._box.kept
 
     @property
     def learns(self) -> bool:
@@ -58,7 +71,7 @@ class Learner:
             found = self._guarded(self._current.state)
             if not isinstance(found, Mapping):
                 raise ProviderError(f"mount {self._name!r}: state() gave no mapping: {found!r:.80}")
-            self._kept = self._plain(found, "state()")
+            self._box.kept = self._plain(found, "state()")
 
     def back(self) -> None:
         """Return to what was kept. Nothing was kept before the first `keep`: then nothing is done.
@@ -76,7 +89,7 @@ class Learner:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint; the provider is loaded. Errors as in `back`."""
-        self._kept = self._plain(state, "the checkpoint's state")
+        self._box.kept = self._plain(state, "the checkpoint's state")
         self.back()
 
     # -- inside ----------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ MOST_LEASES = 100_000
 """Living leases of one process; each takes some hundred bytes."""
 
 _BY_HAND = "it was ended"
+_REMEMBERED = 256  # weights of a revision at a step
 _NOTED = 60  # uses within this part of the ttl are one write to the file
 
 
@@ -104,6 +105,7 @@ class LeaseBook:
         self._store, self._engine_lease = store, engine_lease
         self._limit, self._clock = limit, clock
         self._lock = threading.Lock()
+        self._read: dict[tuple[int, int], Mapping[str, float]] = {}
         # id -> (what holds its generations, its last use), longest unused first.
         self._held: OrderedDict[str, tuple[Lease, float]] = OrderedDict()
 
@@ -126,13 +128,13 @@ class LeaseBook:
         if row is None or not self._lives(row, now):
             self._make_room(now)
             base = self._now()
-            row, is_new = self._store.lease_group(
+            row, is_new = self._store.groups.give(
                 group,
-                step,
-                lease_id=secrets.token_urlsafe(12),
-                generations=base.generations,
-                now=now,
-                lives=lambda last: self._lives(last, now),
+                lambda last: self._lives(last, now),
+                lambda: self._store.of_group(step),
+                lambda revision, at: GroupRow(
+                    secrets.token_urlsafe(12), group, revision, at, base.generations, now
+                ),
             )
             if is_new:
                 self._hold(row.id, base, now)
@@ -232,7 +234,15 @@ class LeaseBook:
         return dataclasses.replace(base, revision=row.revision, weights=weights, step=row.step)
 
     def _weights(self, revision: int, step: int) -> Mapping[str, float]:
-        return self._store.at(revision, step).weights
+        """They never change: the last that were asked for are kept."""
+        found = self._read.get((revision, step))
+        if found is None:
+            found = self._store.at(revision, step).weights
+            with self._lock:
+                if len(self._read) >= _REMEMBERED:
+                    self._read.clear()
+                self._read[revision, step] = found
+        return found
 
 
 def _ended(row: GroupRow, why: str) -> LeaseEnded:

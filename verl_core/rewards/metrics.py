@@ -35,6 +35,9 @@ def table_metrics(table: TableColumns) -> dict[str, float]:
     ):
         figures[f"reward/{name}"] = _share(int(np.count_nonzero(rows)), len(table))
     figures |= {f"weights/{name}": weight for name, weight in table.weights.items()}
+    figures |= {
+        f"reward/{name}/generation": float(number) for name, number in table.generations.items()
+    }
     figures["weights/revision"] = float(table.revision)
     return {**figures, **table.figures}
 

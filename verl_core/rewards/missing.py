@@ -35,6 +35,7 @@ class Filled:
         masks: (B,) bool: rows that its `missing` or `on_error` masks.
         neutral: (B,) bool: rows in a neutral place.
         unsure: (B,) bool: rows that it may only lower (`Answer.unsure`).
+        whole: every row has a score of the provider, and none is unsure.
     """
 
     values: Floats
@@ -43,16 +44,18 @@ class Filled:
     masks: Bools
     neutral: Bools
     unsure: Bools
+    whole: bool = False
 
     def leave_out(self, rows: Bools) -> None:
         """Let the mount add nothing to these rows."""
+        self.whole = False
         self.present = self.present & ~rows
         self.values = np.where(rows, np.nan, self.values)
 
     def hold(self) -> None:
         """Let no row gain by a mount whose condition had no answer. After `normalize`, which could
         lift what was lowered before."""
-        if self.unsure.any():
+        if not self.whole and self.unsure.any():
             self.values = np.where(self.unsure, np.minimum(self.values, 0.0), self.values)
 
 
@@ -87,7 +90,10 @@ def fill(
     """
     values, ok = scaled(answer.scores, mount), answer.ok
     clear = np.zeros(len(ok), dtype=bool)
-    filled = Filled(values, ok, ok, clear, clear, clear)
+    whole = answer.unsure is None and len(ok) > 0 and bool(ok.all())
+    filled = Filled(values, ok, ok, clear, clear, clear, whole)
+    if whole:
+        return filled
     if (answer.codes >= ABSTAINED).any():
         filled = Filled(values.copy(), ok.copy(), ok.copy(), clear, clear.copy(), clear)
         abstained, failed = answer.codes == ABSTAINED, answer.codes == FAILED

@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +26,9 @@ from verl_core.rewards.execution import Call, Limits, Runner
 from verl_core.rewards.learner import Learner
 from verl_core.rewards.process_state import Culprit, kept, watch
 from verl_core.rewards.raised import is_interrupt, told
+from verl_core.rewards.reload.code import Code
+from verl_core.rewards.reload.copies import Taken
+from verl_core.rewards.reload.rebase import original
 from verl_core.rewards.row_words import failed_rows
 from verl_core.rewards.statuses import ABSTAINED, FAILED, OK, SEVERITY_CODES, Codes
 from verl_core.rewards.tokens import TokenRow, checked_token_scores
@@ -31,11 +36,13 @@ from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ContractError, VerlRewardError, did_you_mean
 from verl_reward_sdk.protocols import Bools, Floats
 from verl_reward_sdk.provider import RewardProvider
-from verl_reward_sdk.result import RewardResult
+from verl_reward_sdk.result import RewardResult, plain_scores
 
 logger = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
+
+_PROBE_ROWS = 4
 
 
 @dataclass
@@ -49,8 +56,47 @@ class Counters:
     last_error: str | None = None
 
 
+class Record:
+    """What the generations of one mount share.
+
+    Attributes:
+        counters: what it did so far.
+        state: ``new | ready | degraded | closed``, as the last call left it.
+        probe: a few of the rows that it scored last, where somebody wants them; see `keep_rows`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counters = Counters()
+        self.state = "new"
+        self.probe: RewardBatch | None = None
+        self._probe_wanted = False
+        self._probe_at = 0.0
+
+    def began_anew(self) -> None:
+        """Another generation serves: how the last call of the old one ended says nothing of it."""
+        with self.lock:
+            if self.state == "degraded":
+                self.state = "ready"
+
+    def want_rows(self) -> None:
+        """Keep a few rows from now on, for the proof of the next generation."""
+        self._probe_wanted = True
+
+    def keep_rows(self, batch: RewardBatch) -> None:
+        """`batch` was scored: its first rows are kept, once a second at most."""
+        if not self._probe_wanted or not len(batch):
+            return
+        now = monotonic()
+        if self.probe is None or now - self._probe_at >= 1.0:
+            self.probe, self._probe_at = batch.take(range(min(_PROBE_ROWS, len(batch)))), now
+
+
 class Mount:
-    """A provider with its config, its runner and its record.
+    """A provider with its config, its runner and its record: one generation of it.
+
+    Whatever may still call it holds it: a lease, a scoring. When nobody does any more and another
+    generation is in its place, its provider is closed (`verl_core.rewards.reload.places`).
 
     Args:
         config: its item of the YAML.
@@ -65,6 +111,10 @@ class Mount:
         when: condition on scores of other mounts, or None.
         learner: keeps what its provider learns, where it does.
         cache: what it was asked before, or None.
+        generation: its number, from 1.
+        taken: the assets that it was loaded from, or None where it reads none.
+        record: what it shares with the generation before it.
+        code: the code that runs, where it is known.
     """
 
     def __init__(
@@ -83,6 +133,10 @@ class Mount:
         when: Condition | None = None,
         learner: Learner | None = None,
         cache: MountCache | None = None,
+        generation: int = 1,
+        taken: Taken | None = None,
+        record: Record | None = None,
+        code: Code | None = None,
     ) -> None:
         self.config = config
         self.name = config.name
@@ -99,20 +153,25 @@ class Mount:
         self.learner = learner
         self.cache = cache
         self.depends_on = config.depends_on
-        self.generation = 1
+        self.generation = generation
+        self.taken = taken
+        self.code = code
+        self.record = Record() if record is None else record
         self._who = self.name if self.name == source else f"{self.name} ({source})"
-        self.counters = Counters()
         self._secrets = config.secrets
         self._reads = reads | frozenset(config.reads)
         self._culprit = Culprit(f"mount {self.name!r} ({source})")
         self._ends: WeakKeyDictionary[Call, Callable[[], None]] = WeakKeyDictionary()
-        self._lock = threading.Lock()
-        self._state = "new"
+
+    @property
+    def counters(self) -> Counters:
+        """What the mount did so far, in all its generations."""
+        return self.record.counters
 
     @property
     def reads(self) -> frozenset[str]:
         """The columns it needs: its provider's, its own `reads`, and those of `applies_to`."""
-        return self._reads | (frozenset() if self.applies_to is None else self.applies_to.names)
+        return self._reads if self.applies_to is None else self._reads | self.applies_to.names
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -133,26 +192,37 @@ class Mount:
     def setup(self) -> None:
         """Load the provider. Raises whatever it raises."""
         if self.cache is not None:
-            self.cache.open()
+            self.cache.open(self.taken)
         self.runner.setup()
-        self._state = "ready"
+        if self.generation == 1:
+            self.record.state = "ready"
 
     def close(self) -> None:
-        """Release the provider."""
+        """Release the provider, and the mount with it."""
         self.runner.close()
         if self.cache is not None:
             self.cache.close()
-        self._state = "closed"
+        self.record.state = "closed"
 
     @property
     def state(self) -> str:
         """``new | ready | degraded | failed | closed``: degraded where the last call failed,
         failed where it refuses every further one."""
-        if self._state in ("ready", "degraded") and self.runner.exhausted:
+        if self.record.state in ("ready", "degraded") and self.runner.exhausted:
             return "failed"
-        return self._state
+        return self.record.state
 
     # -- scoring ---------------------------------------------------------------------------------
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether no condition keeps a row from it."""
+        return (
+            self.applies_to is None
+            and self.only_if is None
+            and self.when is None
+            and self.config.only_if is None
+        )
 
     def applicable(self, batch: RewardBatch) -> npt.NDArray[np.bool_]:
         """(B,) bool: the rows that `applies_to` lets in.
@@ -197,6 +267,9 @@ class Mount:
         except BaseException:
             end()
             raise
+        if call.done:
+            end()
+            return call
         self._ends[call] = end
         call.future.add_done_callback(lambda _: end())
         return call
@@ -239,7 +312,8 @@ class Mount:
         error = call.future.exception()
         if error is None:
             try:
-                answer = self._checked(call.future.result(), call.batch)
+                answer = self.checked(call.future.result(), call.batch)
+                self.record.keep_rows(call.batch)
             except ContractError as broken:
                 error = broken
             except BaseException as broken:  # a boundary: an answer nobody can read
@@ -253,13 +327,19 @@ class Mount:
                 )
         if error is not None:
             answer = _failed(self._placed(error, rows), asked)
-        if self._secrets:
-            answer.reasons = {
-                row: without(reason, self._secrets) for row, reason in answer.reasons.items()
-            }
+        if self._secrets or self._folder is not None:
+            answer.reasons = {row: self.shown(reason) for row, reason in answer.reasons.items()}
         answer.seconds = call.seconds
         self._record(answer, rows)
         return answer
+
+    def shown(self, text: str) -> str:
+        """`text` as people may read it: without secrets, and with the paths that they know."""
+        return without(original(text, self._folder), self._secrets)
+
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.taken is None else self.taken.folder
 
     def _placed(self, error: BaseException, rows: Rows | None) -> BaseException:
         """A broken contract with the mount's full name, and the row's number in the whole batch."""
@@ -277,7 +357,16 @@ class Mount:
         placed.__cause__ = error.__cause__
         return placed
 
-    def _checked(self, value: object, batch: RewardBatch) -> Answer:
+    def checked(self, value: object, batch: RewardBatch) -> Answer:
+        """What its provider answered about `batch`, held against the contract.
+
+        Raises:
+            ContractError: it breaks it.
+        """
+        if self.role == "reward":
+            plain = plain_scores(value, len(batch), self.score_range)
+            if plain is not None:
+                return Answer(plain, np.zeros(len(plain), dtype=np.int8))
         result = RewardResult.of(value, provider=self._who)
         scores, scored = result.checked(
             provider=self._who, n=len(batch), score_range=self.score_range
@@ -329,17 +418,18 @@ class Mount:
 
     def _record(self, answer: Answer, rows: Rows | None) -> None:
         failed, asked = answer.failed_share()
-        with self._lock:
-            counters = self.counters
+        record = self.record
+        with record.lock:
+            counters = record.counters
             counters.calls += 1
             counters.rows += asked
             counters.failures += failed
             counters.seconds += answer.seconds
-            news = failed and self._state != "degraded"
+            news = failed and record.state != "degraded"
             if failed:
                 counters.last_error = answer.first_reason()
-            if self._state in ("ready", "degraded"):
-                self._state = "degraded" if failed else "ready"
+            if record.state in ("ready", "degraded"):
+                record.state = "degraded" if failed else "ready"
         if news:  # and not again for every batch: the table and the metrics carry each failure
             which = np.flatnonzero(answer.codes == FAILED).tolist()
             logger.warning(
@@ -355,7 +445,7 @@ class Mount:
 
     def describe(self, weight: float | None) -> dict[str, Any]:
         """What ``GET …/providers`` shows of it, JSON-ready."""
-        with self._lock:
+        with self.record.lock:
             counters = Counters(**vars(self.counters))
         return {
             "name": self.name,

@@ -276,10 +276,6 @@ class RevisionLog:
         """The highest revision number of any run in the file; 0 where there is none."""
         return int(self.rows("SELECT coalesce(max(revision), 0) FROM revisions")[0][0])
 
-    def oldest_revision(self) -> int:
-        """The lowest revision number of any run in the file; 0 where there is none."""
-        return int(self.rows("SELECT coalesce(min(revision), 0) FROM revisions")[0][0])
-
     def newest_run(self) -> str | None:
         """The run that wrote the newest revision."""
         rows = self.rows("SELECT run_id FROM revisions ORDER BY revision DESC LIMIT 1")

@@ -30,7 +30,7 @@ import numpy as np
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Knob:
     """One thing that a process, or a thread, has once.
 
@@ -81,9 +81,10 @@ def kept(who: str | Culprit, *, of_thread: bool = False) -> Iterator[None]:
         yield
     finally:
         changes = _changes(before, _values(shared))
-        for what, values in changes.items():
-            _tell([culprit], what, values)
-        _put_back(changes)
+        if changes:
+            for what, values in changes.items():
+                _tell([culprit], what, values)
+            _put_back(changes)
 
 
 class Watch:
@@ -118,14 +119,18 @@ class Watch:
             self._under_way.remove(call)
             if self._under_way:
                 return
-            for what, values in changes.items():
-                _tell(self._suspects[what], what, values)
+            if changes:
+                for what, values in changes.items():
+                    _tell(self._suspects[what], what, values)
+                _put_back(changes)
             self._suspects = {}
-            _put_back(changes)
 
     def _look(self) -> Changes:
         """What is changed now; whoever is under way when it is first seen may have done it."""
         changes = _changes(self._before, _values(shared=True))
+        if not changes:
+            self._suspects = {}
+            return changes
         seen = list(dict.fromkeys(call.culprit for call in self._under_way))
         self._suspects = {what: self._suspects.get(what, seen) for what in changes}
         return changes
@@ -143,6 +148,8 @@ watch = Watch()
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
+    if before == after:
+        return {}
     firsts = {knob.what: knob.at_first for knob in _knobs()}
     pairs = {what: (before.get(what, firsts[what]), value) for what, value in after.items()}
     return {what: pair for what, pair in pairs.items() if None is not pair[0] != pair[1]}
@@ -172,10 +179,17 @@ def _put_back(changes: Changes) -> None:
 
 def _values(shared: bool | None = None) -> dict[str, Any]:
     """What they all are now; or the whole process's only, or this thread's only."""
-    return {knob.what: knob.read() for knob in _knobs() if shared is None or knob.shared is shared}
+    return {what: read() for what, read in _readers(_knobs(), shared)}
 
 
-def _knobs() -> Sequence[_Knob]:
+@functools.lru_cache(maxsize=16)
+def _readers(
+    knobs: tuple[_Knob, ...], shared: bool | None
+) -> Sequence[tuple[str, Callable[[], Any]]]:
+    return [(knob.what, knob.read) for knob in knobs if shared is None or knob.shared is shared]
+
+
+def _knobs() -> tuple[_Knob, ...]:
     torch = sys.modules.get("torch")
     loading = getattr(getattr(torch, "__spec__", None), "_initializing", False)
     if torch is None or loading or not hasattr(torch, "get_default_device"):
@@ -202,7 +216,7 @@ _KNOBS = (
 
 
 @functools.cache
-def _with_torch(torch: Any) -> Sequence[_Knob]:
+def _with_torch(torch: Any) -> tuple[_Knob, ...]:
     return (*_KNOBS, *_knobs_of(torch))
 
 

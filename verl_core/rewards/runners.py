@@ -17,12 +17,27 @@ from verl_reward_sdk.provider import RewardProvider
 if TYPE_CHECKING:
     from verl_core.rewards.execution.recipe import Recipe
     from verl_core.rewards.execution.retry import Retries
+    from verl_core.rewards.reload.copies import Taken
+
+
+def breaker_of(config: MountConfig) -> Breaker | None:
+    """The breaker of a mount, which all of its generations share."""
+    if config.breaker is None:
+        return None
+    return Breaker(config.breaker.failures, config.breaker.reset)
 
 
 def runner_of(
-    config: MountConfig, provider: RewardProvider[Any], build: Build, base_dir: Path, path: str
+    config: MountConfig,
+    provider: RewardProvider[Any],
+    build: Build,
+    base_dir: Path,
+    path: str,
+    *,
+    breaker: Breaker | None = None,
+    taken: Taken | None = None,
 ) -> Runner:
-    """The runner of a mount.
+    """The runner of a mount's generation.
 
     Args:
         config: the mount's keys; secrets in its `init_kwargs` are known.
@@ -30,6 +45,8 @@ def runner_of(
         build: makes a fresh one in its place.
         base_dir: what relative paths in `init_kwargs` count from.
         path: the mount's YAML path.
+        breaker: of `breaker_of`.
+        taken: the assets' copies that a worker process loads.
 
     Raises:
         ConfigError: its keys, its execution and its provider do not go together.
@@ -43,11 +60,9 @@ def runner_of(
         limits=_limits(config),
         workers=config.workers,
         retries=retries,
-        breaker=None
-        if config.breaker is None
-        else Breaker(config.breaker.failures, config.breaker.reset),
+        breaker=breaker,
         slots=_slots(config, path),
-        recipe=_recipe(config, base_dir, retries) if execution == "process" else None,
+        recipe=_recipe(config, base_dir, retries, taken) if execution == "process" else None,
         secrets=config.secrets,
     )
     return make_runner(
@@ -83,12 +98,14 @@ def _slots(config: MountConfig, path: str) -> HostSlots | None:
         raise error.with_location(path=f"{path}.host") from error
 
 
-def _recipe(config: MountConfig, base_dir: Path, retries: Retries | None) -> Recipe | None:
+def _recipe(
+    config: MountConfig, base_dir: Path, retries: Retries | None, taken: Taken | None
+) -> Recipe | None:
     """How a worker process makes the provider: by its plugin's name, and the config as written."""
     if config.plugin is None:
         return None
     from verl_core.rewards.execution.process_worker import provider_of_plugin
     from verl_core.rewards.execution.recipe import Recipe
 
-    args = (config.plugin, config.init_kwargs, base_dir.absolute())
+    args = (config.plugin, config.init_kwargs, base_dir.absolute(), taken)
     return Recipe(config.name, provider_of_plugin, args, retries)

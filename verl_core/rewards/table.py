@@ -38,7 +38,8 @@ class RewardTable(TableColumns):
         ``reward/<mount>/mean|std`` over its scored rows, ``abstained|failed`` as shares of the
         rows it was asked, ``not_applicable`` of all rows, ``extras/<name>/mean|std``; for a gate
         ``penalty|veto|skip|rate``, shares of its scored rows; ``cache_hit_rate`` of a mount with
-        ``cache:``, ``multiplier`` of a constrained one; ``reward/fused/mean|std``;
+        ``cache:``, ``multiplier`` of a constrained one; ``generation`` of
+        each; ``reward/fused/mean|std``;
         ``reward/masked|skipped|blocked``, shares of all rows; ``weights/<mount>``,
         ``weights/revision``; ``timing_s/reward/<mount>``. Blocked rows are in no mean.
         """

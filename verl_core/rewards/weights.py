@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from verl_core.rewards.group_leases import GroupLeases, GroupRow
+from verl_core.rewards.group_leases import GroupLeases
 from verl_core.rewards.opening import Opening, append, config_dials
 from verl_core.rewards.persistence import BUSY_SECONDS, LEASE_SECONDS, RevisionLog
 from verl_core.rewards.presence import Presence
@@ -152,6 +152,17 @@ class WeightStore:
                 self._view = (self._newest(), self._view[1])
         return self.snapshot()
 
+    def look(self) -> bool:
+        """`refresh`, unless that had to wait for a change that this process is writing; whether
+        it was done. For an event loop, which must not wait."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self.refresh()
+        finally:
+            self._lock.release()
+        return True
+
     def history(self, limit: int | None = None, *, before: int | None = None) -> list[WeightChange]:
         """The audit log, newest first: the newest `limit` entries, or all.
 
@@ -208,37 +219,9 @@ class WeightStore:
             self._view = (newest, step)
         return self._shown(record, newest, step)
 
-    def lease_group(
-        self,
-        group: str,
-        step: int | None,
-        *,
-        lease_id: str,
-        generations: Mapping[str, int],
-        now: float,
-        lives: Callable[[GroupRow], bool],
-    ) -> tuple[GroupRow, bool]:
-        """The lease on a group, and whether it was given now: see `LeaseBook`, whose part in the
-        file this is.
-
-        One that `lives` is given to all. Else it is a new one: under the revision that the group
-        had before, or, the first time, that in force at `step` (None: the newest).
-
-        Raises:
-            StoreError: the file could not be read or written.
-        """
-
-        with self._lock, self._log.transaction():
-            last = self.groups.newest(group)
-            if last is not None and lives(last):
-                return last, False
-            revision, at = (last.revision, last.step) if last else self._group_weights(step)
-            row = GroupRow(lease_id, group, revision, at, generations, now)
-            self.groups.add(row)
-            return row, True
-
-    def _group_weights(self, step: int | None) -> tuple[int, int]:
-        """The revision that a group is scored under, and the step whose values it has."""
+    def of_group(self, step: int | None) -> tuple[int, int]:
+        """The revision that a group is scored under which is leased now, and the step whose values
+        it has: `step`, or the one in progress. Part of a transaction of `groups`."""
         newest, running = self._newest(), self._view[1]
         if step is None:
             return newest.revision, max(running, newest.effective_step)
@@ -334,7 +317,7 @@ class WeightStore:
             newest = self._log.newest_revision()
             old = self._log.get(revision) if 1 <= revision <= newest else None
             if old is None:
-                first = self._log.oldest_revision()
+                first = self._log.after(self.run_id, 0, 1)[0].revision
                 known = f"the newest is {newest}, the oldest {first}"
                 raise WeightError({"revision": f"there is no {revision!s:.20}, {known}"})
             return {name: old.dials.get(name, dial) for name, dial in dials.items()}

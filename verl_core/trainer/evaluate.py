@@ -14,6 +14,7 @@ from verl_core.config import RunConfig
 from verl_core.dataflow import StepBatch
 from verl_core.rewards.engine import RewardEngine
 from verl_core.rewards.failures import Failures
+from verl_core.rewards.lease import Lease
 from verl_core.rewards.table import RewardTable
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.nodes.actor import lay_out, row_names
@@ -94,12 +95,13 @@ class Evaluator:
         totals: dict[str, list[tuple[float, int]]] = {}
         means, n, failures = Means(), self.cfg.rollout.eval_n, Failures()
         size = max(1, self.cfg.rollout.batch_rows // n)
+        lease = self.engine.lease()  # of all of it
         with draft.open("w", encoding="utf-8") as file:
             for start in range(0, len(self.rows), size):
                 if stop():
                     return None
                 part = self.rows[start : start + size]
-                batch, table = self._score(part, start, step, failures)
+                batch, table = self._score(part, start, step, failures, lease)
                 best = best_of(table.fused, n)
                 for i in range(len(batch["sample_ids"])):
                     record = self._record(batch, table, i, part[i // n])
@@ -126,7 +128,12 @@ class Evaluator:
         return {SOURCE: [None] * n}
 
     def _score(
-        self, rows: Sequence[PromptRow], start: int, step: int, failures: Failures
+        self,
+        rows: Sequence[PromptRow],
+        start: int,
+        step: int,
+        failures: Failures,
+        lease: Lease,
     ) -> tuple[StepBatch, RewardTable]:
         rollout = self.models.rollout.generate(
             [row.ids for row in rows],
@@ -151,7 +158,7 @@ class Evaluator:
             columns["old_log_probs"] = self.models.policy_log_probs(columns)
             columns["ref_log_prob"] = self.models.reference_log_probs(columns)
             self.shelf.lay_batch(batch)
-        scoring = self.engine.open(reward_batch(batch, training=False))
+        scoring = self.engine.open(reward_batch(batch, training=False), lease=lease)
         scoring.run(self.engine.mounts, failures)
         return batch, scoring.finish()
 

@@ -23,20 +23,35 @@ def stops() -> tuple[int, ...]:
     return asked
 
 
+class Heard:
+    """Whether a stop was asked for, for who waits: what is raised in a destructor or in a weak
+    reference's callback, where a signal may come as well as anywhere, is lost."""
+
+    asked = False
+
+    def check(self) -> None:
+        """Raise `KeyboardInterrupt` where it was."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def stops_raise() -> Iterator[None]:
+def stops_raise() -> Iterator[Heard]:
     """As long as this lasts, each of `stops` raises `KeyboardInterrupt`, as Ctrl-C does.
 
     SIGINT too: a shell script starts a command that ends in ``&`` with SIGINT ignored, and Python
     then leaves it so. Outside the main thread nothing changes.
     """
 
+    heard = Heard()
+
     def interrupt(*_: object) -> None:
+        heard.asked = True
         raise KeyboardInterrupt
 
     before = _handle(interrupt)
     try:
-        yield
+        yield heard
     finally:
         _give_back(before)
 

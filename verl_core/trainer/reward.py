@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -36,6 +37,7 @@ TENSOR_COLUMNS = (
 )
 
 
+_PROBE_ROWS = 4
 _KL_PENALTY = "_compute_kl_penalty"
 DOUBLE_KL = (
     "subtracts a KL penalty itself, and algorithm.kl_in is reward: the KL would be paid twice"
@@ -124,6 +126,17 @@ class TensorShelf:
     def __init__(self) -> None:
         self._columns: Mapping[str, Any] = {}
         self._row_of: dict[str, int] = {}
+        self._kept: dict[object, tuple[RewardBatch, dict[str, Tensor]]] = {}
+
+    def keep(self, owner: object, rows: RewardBatch) -> None:
+        """Have `rows`, which lie here, also after the next `lay`, until `owner` keeps others: a new
+        generation of a node is tried on them."""
+        self._kept[owner] = (rows, self.take(rows.sample_ids))
+
+    def kept(self, owner: object) -> RewardBatch | None:
+        """The rows that `owner` kept last."""
+        rows, _ = self._kept.get(owner, (None, {}))
+        return rows
 
     def lay(self, sample_ids: Sequence[str], columns: Mapping[str, Tensor]) -> None:
         """Replace what lies there by `columns`, (B, …) tensors in the order of `sample_ids`."""
@@ -135,8 +148,14 @@ class TensorShelf:
         columns = {name: batch[name] for name in TENSOR_COLUMNS if name in batch}
         self.lay(batch["sample_ids"], columns)
 
+    def __contains__(self, sample_id: str) -> bool:
+        return sample_id in self._row_of
+
     def take(self, sample_ids: Sequence[str]) -> dict[str, Tensor]:
         """The rows of `sample_ids`, as copies that a node may change."""
+        for kept, tensors in tuple(self._kept.values()):
+            if list(kept.sample_ids) == list(sample_ids) and sample_ids[0] not in self._row_of:
+                return {name: column.clone() for name, column in tensors.items()}
         missing = [sample_id for sample_id in sample_ids if sample_id not in self._row_of]
         if missing:
             raise ContractError(
@@ -154,11 +173,35 @@ class NodeProvider(RewardProvider[ProviderConfig]):
 
     name = "custom"
 
-    def __init__(self, node: RewardNode, shelf: TensorShelf, columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        node: RewardNode,
+        shelf: TensorShelf,
+        columns: Sequence[str] = (),
+        assets: Sequence[Path] = (),
+        *,
+        stamps: Mapping[str, Any] | None = None,
+        owner: object = None,
+    ) -> None:
         super().__init__(ProviderConfig())
         self._node = node
         self._shelf = shelf
         self._reads = frozenset(columns)
+        self._assets = tuple(assets)
+        self._owner = owner
+        #: How its files were when it opened them: path -> stamp.
+        self.stamps = stamps or {}
+
+    @property
+    def node(self) -> RewardNode:
+        """Who scores."""
+        return self._node
+
+    def assets(self) -> tuple[Path, ...]:
+        return self._assets
+
+    def probe(self) -> RewardBatch | None:
+        return self._shelf.kept(self._owner)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -166,6 +209,8 @@ class NodeProvider(RewardProvider[ProviderConfig]):
 
     def score(self, batch: RewardBatch) -> RewardResult:
         tensors: dict[str, Any] = dict(self._shelf.take(batch.sample_ids))
+        if self._assets and len(batch) and batch.sample_ids[0] in self._shelf:
+            self._shelf.keep(self._owner, batch.take(range(min(_PROBE_ROWS, len(batch)))))
         tensors["responses"] = list(batch.responses)
         tensors.update({name: list(values) for name, values in batch.columns.items()})
         with torch.no_grad():

@@ -73,6 +73,7 @@ class Run:
     status: dict[str, Any]
     server: ControlServer | None
     whole: WholeStep = field(init=False)
+    _generations: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.whole = WholeStep(self.first_step - 1)
@@ -94,6 +95,22 @@ class Run:
     def streams(self) -> bool:
         """Whether responses are handed on as they end."""
         return self.cfg.rollout.stream and bool(self.early.mounts)
+
+    def note_generations(self, lease: Lease) -> None:
+        """Write down and tell which mounts run another generation than in the step before."""
+        assert lease.step is not None  # a step's own
+        for name, number in lease.generations.items():
+            before = self._generations.get(name)
+            if before == number:
+                continue
+            self._generations[name] = number
+            shown = self.engine.generation(name, lease)
+            self.tracker.generation(lease.step, name, shown)
+            if before is not None:
+                files = ", ".join(shown["digests"]) or "its worker"
+                self.display.say(
+                    f"step {lease.step}: {name} runs generation {number} from here on ({files})"
+                )
 
     def open_scoring(
         self, sample_ids: Sequence[str], group_ids: Sequence[Hashable] | None, lease: Lease

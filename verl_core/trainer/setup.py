@@ -19,6 +19,7 @@ from verl_core.config import MountConfig, RunConfig
 from verl_core.config.data import DataRow
 from verl_core.config.rewards import RewardsConfig
 from verl_core.control.run import RunFiles
+from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.control.server import ControlServer
 from verl_core.control.state import ControlState
 from verl_core.plugins import PluginRegistry
@@ -34,6 +35,7 @@ from verl_core.trainer.memory import keep_large_blocks_apart
 from verl_core.trainer.model_set import ModelSet
 from verl_core.trainer.model_source import ModelSource, resolve_model
 from verl_core.trainer.near import near
+from verl_core.trainer.node_assets import opened_files, paths_among, stamps_of
 from verl_core.trainer.node_loader import build, load_class
 from verl_core.trainer.preflight import Preflight, placed, preflight
 from verl_core.trainer.prompts import PromptOrder, PromptRow
@@ -51,6 +53,42 @@ from verl_core.trainer.state_file import CONFIG, now, seconds_trained
 from verl_core.trainer.tracking import Tracker
 from verl_core.trainer.written import write_whole
 from verl_reward_sdk import ConfigError
+
+#: Requests to score that a run holds; the first is scored, the others wait.
+_LIVE_REQUESTS = 4
+_LIVE_SLICE = 64
+
+
+def _live_limits(cfg: RunConfig) -> ScoringLimits:
+    """What others may have scored by a run's own engine.
+
+    One batch at a time, of few rows, in a thread of its own: a mount that is asked by the step
+    waits for one such call at most.
+    """
+    rows = max(1, cfg.server.live_rows)
+    return ScoringLimits(
+        requests=_LIVE_REQUESTS,
+        rows=rows,
+        body_bytes=min(4, cfg.server.max_body_mib) << 20,
+        deadline=cfg.server.deadline,
+        slice_rows=min(_LIVE_SLICE, rows),
+        aside=True,
+    )
+
+
+def _learning(engine: RewardEngine) -> str | None:
+    """Why a run does not score for others, if it does not."""
+    names = [
+        name
+        for name, mount in engine.mounts.items()
+        if mount.learner is not None and mount.learner.learns
+    ]
+    if not names:
+        return None
+    return (
+        f"{', '.join(names)} learns while it scores, and would learn from this; `verl-reward serve`"
+        " with the same config scores beside the run"
+    )
 
 
 class Session:
@@ -165,7 +203,11 @@ class Session:
             run_id=folder.run_id,
             store=store,
             leases=LeaseBook(store, engine.lease, ttl=self.cfg.server.lease_ttl),
+            engine=engine if self.cfg.server.live_rows else None,
+            scoring=_live_limits(self.cfg),
+            cannot_score=lambda: _learning(engine),
             providers=engine.describe,
+            reload=engine.reload,
             status=lambda: status,
             routes=registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
@@ -311,6 +353,7 @@ class Session:
             pays_kl=True,
             registry=checked.registry,
             frozen_weights=True,
+            watch=False,  # each evaluation of a run has the same measure
         )
         self._stack.callback(engine.close)
         engine.setup()
@@ -363,10 +406,21 @@ class NodeFactory:
     def __call__(self, mount: MountConfig, base_dir: Path) -> NodeProvider:
         assert mount.node_class is not None
         cls = load_class(mount.node_class, RewardNode, base_dir)
-        node = build(cls, dict(mount.init_kwargs), mount.safe_globals, base_dir)
+        named = paths_among(mount.init_kwargs, base_dir.absolute())
+        stamps = stamps_of(named)
+        with opened_files(base_dir.absolute()) as opened:
+            node = build(cls, dict(mount.init_kwargs), mount.safe_globals, base_dir)
         if not self.pays_kl:
             refuse_kl_penalty(node)
-        return NodeProvider(node, self.shelf, mount.reads)
+        stamps |= {str(path): stamp for path, stamp in opened.items()}
+        return NodeProvider(
+            node,
+            self.shelf,
+            mount.reads,
+            (*opened, *named),
+            stamps=stamps,
+            owner=(self, mount.name),
+        )
 
 
 def prompt_rows(cfg: RunConfig, models: ModelSet, rows: Sequence[DataRow]) -> list[PromptRow]:

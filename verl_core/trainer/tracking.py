@@ -48,7 +48,8 @@ class Tracker:
         self._board_folder = run_dir / "tensorboard"
         with naming(self._board_folder):
             self._board = _open_board(self._board_folder, tensorboard, start_step)
-        for name in ("metrics.jsonl", "samples.jsonl"):
+        self._generations = run_dir / "generations.jsonl"
+        for name in ("metrics.jsonl", "samples.jsonl", self._generations.name):
             jsonl.keep(run_dir / name, lambda record: _step_of(record) <= start_step)
         # Unbuffered: a line is in the file once its write returns, whatever ends the process.
         self._metrics = (run_dir / "metrics.jsonl").open("ab", buffering=0)
@@ -97,6 +98,16 @@ class Tracker:
         lines = b"".join(jsonl.encode({"step": step, **row}) for row in rows)
         self._samples = jsonl.still_there(self._samples)
         jsonl.append(self._samples, lines)
+
+    def generation(self, step: int, mount: str, generation: Mapping[str, Any]) -> None:
+        """Note in ``generations.jsonl`` what a mount runs from `step` on.
+
+        Args:
+            generation: ``{number, digests, version}``.
+        """
+        line = jsonl.encode({"step": step, "mount": mount, **generation})
+        with naming(self._generations), self._generations.open("ab", buffering=0) as file:
+            jsonl.append(file, line)
 
     def close(self) -> None:
         """Close the files. Closing twice does no harm."""

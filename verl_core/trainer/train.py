@@ -82,6 +82,7 @@ def train_step(run: Run, step: int) -> dict[str, float]:
     """One step; its figures by name."""
     start = time.perf_counter()
     lease = run.engine.lease(step)  # weights and generations of the whole step, fixed now
+    run.note_generations(lease)
     batch = StepBatch(step, {"rows": run.prompts_of(step)})
     if run.streams:  # the actor hands each response on to it, while others are still sampled
         names = row_names(step, len(batch["rows"]), run.cfg.rollout.n)

@@ -39,6 +39,8 @@ def column(values: object, n: int, name: str, provider: str) -> tuple[Floats, Bo
     Raises:
         ContractError: another length or shape, or a cell that is no number.
     """
+    if type(values) is np.ndarray and values.dtype == np.float64 and values.shape == (n,):
+        return values.copy(), np.ones(n, dtype=bool)
     if isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
         values = list(values)
         if len(values) == n and not any(map(_is_nested, values)):
@@ -72,6 +74,9 @@ def flags(values: object, n: int, name: str, provider: str) -> Bools:
     Raises:
         ContractError: as `column`; or a cell is neither true nor false.
     """
+    if type(values) is np.ndarray and values.dtype == np.bool_ and values.shape == (n,):
+        copied: Bools = values.copy()
+        return copied
     found, known = column(values, n, name, provider)
     odd = np.flatnonzero(known & (found != 0) & (found != 1))
     if len(odd):
@@ -205,6 +210,8 @@ def texts(
     Raises:
         ContractError: it is no mapping, a key is no row of n, or a value is no text.
     """
+    if type(told) is dict and not told:
+        return {}
     check_mapping(told, name, provider)
     found: dict[int, str] = {}
     for row, text in told.items():

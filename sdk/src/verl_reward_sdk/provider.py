@@ -116,8 +116,24 @@ class RewardProvider(Generic[ConfigT]):
         return frozenset()
 
     def assets(self) -> tuple[Path, ...]:
-        """The files and folders it reads; a change of one of them makes a new generation."""
+        """The files and folders it reads; a change of one of them makes a new generation.
+
+        What its config names of them it finds as private copies, at other paths: it reads them by
+        the config's paths, in `setup` or later, never by paths that it noted elsewhere."""
         return ()
+
+    @property
+    def labels(self) -> Sequence[str] | None:
+        """What its scores are about, in the model's own order (``["safe", "unsafe"]``); None where
+        nothing is labelled. Asked for after `setup`. A new generation whose labels are others is
+        refused: its scores would mean something else."""
+        return None
+
+    def probe(self) -> RewardBatch | None:
+        """A few rows on which a new generation is tried before it serves; None: the rows that the
+        mount scored last. Those of ``execution: process`` are asked of an instance that was not
+        set up."""
+        return None
 
     def setup(self) -> None:
         """Load what scoring needs: heavy imports, models, files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -24,6 +25,24 @@ from verl_reward_sdk.errors import ContractError
 
 Severity = Literal["none", "penalty", "veto", "skip"]
 SEVERITIES: tuple[str, ...] = get_args(Severity)
+
+
+_FLOAT = frozenset({float})
+
+
+def plain_scores(
+    answer: object, n: int, score_range: tuple[float, float]
+) -> npt.NDArray[np.float64] | None:
+    """(n,) float64 of an answer that is a list of n floats, all finite and in range, as most are;
+    None for any other, which `RewardResult.of` and `checked` read or refuse."""
+    if type(answer) is not list or len(answer) != n or not n or set(map(type, answer)) != _FLOAT:
+        return None
+    scores = np.array(answer)
+    low, high = score_range
+    least, greatest = float(scores.min()), float(scores.max())
+    largest = sys.float_info.max
+    # NaN is not in any range.
+    return scores if max(low, -largest) <= least and greatest <= min(high, largest) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +214,12 @@ def _check_values(
     provider: str,
 ) -> None:
     low, high = score_range
+    # Where the least and the greatest are well, all are; NaN is neither, nor is an infinity below
+    # a bound that is one.
+    if len(scores):
+        least, greatest = float(scores.min()), float(scores.max())
+        if max(low, -sys.float_info.max) <= least and greatest <= min(high, sys.float_info.max):
+            return
     wrong = scored & ~((scores >= low) & (scores <= high) & np.isfinite(scores))
     if not wrong.any():
         return

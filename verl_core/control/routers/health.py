@@ -1,4 +1,5 @@
-"""``/healthz``: for probes, and for a client that asks whose knobs it would turn."""
+"""``/healthz``, ``/readyz`` and ``/livez``: for probes, and for a client that asks whose knobs it
+would turn."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from verl_core import __version__
-from verl_core.control.answers import Health, answer
+from verl_core.control.answers import Health, Probe, answer
 from verl_core.control.guard import AUTHORISED
 from verl_core.control.state import ControlState
 
 
 def health_router(state: ControlState) -> APIRouter:
-    """The route over `state`'s status."""
+    """The routes over `state`'s status."""
     router = APIRouter(tags=["health"])
 
     @router.get("/healthz", response_model=Health)
@@ -31,5 +32,18 @@ def health_router(state: ControlState) -> APIRouter:
             }
             content |= {key: value for key, value in status.items() if key not in content}
         return answer(content)
+
+    @router.get("/readyz", response_model=Probe, responses={503: {"model": Probe}})
+    async def get_ready() -> Response:
+        """200 once every mount is loaded, in every worker; 503 before, and from SIGTERM on."""
+        ready = bool(state.status().get("ready", True))
+        found = answer({"ok": ready})
+        found.status_code = 200 if ready else 503
+        return found
+
+    @router.get("/livez", response_model=Probe)
+    async def get_live() -> Response:
+        """200 as long as the server's loop turns, loading or not."""
+        return answer({"ok": True})
 
     return router

@@ -17,7 +17,7 @@ from verl_reward_sdk.errors import did_you_mean, nearest
 
 _KEYS = ("run_id", "group", "step")
 _LONGEST = 200
-_LAST_STEP = 2**53
+_LAST_STEP = 2**53 - 1
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,

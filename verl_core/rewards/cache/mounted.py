@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,16 @@ from verl_core.rewards.answer import Answer
 from verl_core.rewards.cache.cache import RowCache, Split
 from verl_core.rewards.cache.keys import asset_digests, cache_scope, code_version
 from verl_core.rewards.raised import told
+from verl_core.rewards.reload.copies import Taken
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.errors import ConfigError, ProviderError
 from verl_reward_sdk.provider import RewardProvider
+
+
+class _Shared:
+    """The rows that all generations of a mount look into."""
+
+    rows: RowCache | None = None
 
 
 class MountCache:
@@ -29,6 +37,8 @@ class MountCache:
         dist: the distribution that brings it, with its version.
         base_dir: what a relative path counts from.
         path: the mount's YAML path, for errors.
+
+    The rows are shared by all generations of the mount; each has a scope of its own.
 
     Raises:
         ConfigError: the scores of this provider must not be cached.
@@ -53,21 +63,35 @@ class MountCache:
         if why is not None:
             raise ConfigError(why, path=f"{path}.cache", hint="leave cache: out")
         self._config = config
+        self._written = provider.config  # with the paths as they are written, not of copies
         self._provider = provider
         self._plugin = plugin
         self._dist = dist
         self._file = None if config.path is None else base_dir.absolute() / config.path
         self._path = path
-        self._rows: RowCache | None = None
+        self._shared = _Shared()
         self._scope = b""
+
+    @property
+    def _rows(self) -> RowCache | None:
+        return self._shared.rows
 
     @property
     def blocks(self) -> bool:
         """Whether a look into it may wait for a disk."""
         return self._file is not None
 
-    def open(self) -> None:
+    def of_generation(self, provider: RewardProvider[Any], dist: str) -> MountCache:
+        """That of the next generation, over the same rows."""
+        following = copy.copy(self)
+        following._provider, following._dist = provider, dist
+        return following
+
+    def open(self, taken: Taken | None = None) -> None:
         """Open its file, and note which generation is asked from now on.
+
+        Args:
+            taken: the assets that it was loaded from, where it was.
 
         Raises:
             ConfigError: the file cannot be opened; the provider's config cannot be keyed.
@@ -76,18 +100,20 @@ class MountCache:
             provider=self._plugin,
             code=code_version(type(self._provider), self._dist),
             config=self._settings(),
-            generation=asset_digests(self._provider.assets()),
+            generation=asset_digests(self._provider.assets())
+            if taken is None
+            else [[asset, digest] for asset, digest in taken.digests.items()],
             path=self._path,
         )
         if self._rows is None:
             try:
-                self._rows = RowCache(self._config.rows, self._file)
+                self._shared.rows = RowCache(self._config.rows, self._file)
             except ConfigError as error:
                 raise error.with_location(path=f"{self._path}.cache.path") from error
 
     def _settings(self) -> Any:
         try:
-            return _plain(self._provider.config)
+            return _plain(self._written)
         except Exception as error:
             raise ConfigError(
                 f"its scores cannot be cached: its config cannot be written ({told(error)})",
@@ -124,7 +150,7 @@ class MountCache:
 
     def close(self) -> None:
         """Close its file, or let go of its rows."""
-        rows, self._rows = self._rows, None
+        rows, self._shared.rows = self._shared.rows, None
         if rows is not None:
             rows.close()
 

@@ -147,7 +147,7 @@ class GuardedRunner:
     """
 
     def __init__(self, runner: Runner, breaker: Breaker, limits: Limits) -> None:
-        self._runner = runner
+        self._runner = self.inner = runner
         self._breaker = breaker
         self._limits = limits
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass
 from time import monotonic
@@ -34,6 +34,49 @@ class Limits:
     max_abandoned: int = 3
 
 
+class Settled(Future[object]):
+    """A future for work that is done before anybody else hears of it: no lock, and nobody can wait.
+
+    Its methods are those that calls need; they mean what `Future`'s do.
+    """
+
+    def __init__(self) -> None:  # not the base's, which makes a lock and a condition
+        self._ended = False
+        self._answer: object = None
+        self._error: BaseException | None = None
+        self._after: list[Callable[[Future[object]], object]] = []
+
+    def done(self) -> bool:
+        return self._ended
+
+    def result(self, timeout: float | None = None) -> object:
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        return self._error
+
+    def set_result(self, result: object) -> None:
+        self._end(result, None)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._end(None, exception)
+
+    def add_done_callback(self, fn: Callable[[Future[object]], object]) -> None:
+        if self._ended:
+            fn(self)
+        else:
+            self._after.append(fn)
+
+    def _end(self, answer: object, error: BaseException | None) -> None:
+        if self._ended:
+            raise InvalidStateError
+        self._ended, self._answer, self._error = True, answer, error
+        for each in self._after:
+            each(self)
+
+
 class Call:
     """One batch that was given to a runner. It ends once: with an answer or with an error.
 
@@ -41,16 +84,23 @@ class Call:
         batch: the rows.
         limits: its deadlines.
         runner: who works on it; `tend` ends calls whose deadline has passed.
+        future: how it ends; by default one that can be waited for.
 
     `split` is what a cache knew of the rows that the mount was asked about, where it has one:
     `batch` holds the others only.
     """
 
-    def __init__(self, batch: RewardBatch, limits: Limits, runner: Runner) -> None:
+    def __init__(
+        self,
+        batch: RewardBatch,
+        limits: Limits,
+        runner: Runner,
+        future: Future[object] | None = None,
+    ) -> None:
         self.batch = batch
         self.limits = limits
         self.runner = runner
-        self.future: Future[object] = Future()
+        self.future: Future[object] = Future() if future is None else future
         self.queued = monotonic()
         self.started: float | None = None
         self.ended: float | None = None

@@ -28,7 +28,7 @@ class HeldRunner:
     """
 
     def __init__(self, runner: Runner) -> None:
-        self._runner = runner
+        self._runner = self.inner = runner
         self._dropped = weakref.finalize(self, _closer.drop, runner)
         self._dropped.atexit = False  # its threads are daemons, and its workers see to themselves
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.call import Call, Limits, Settled
 from verl_core.rewards.raised import is_interrupt
 from verl_reward_sdk.batch import RewardBatch
 from verl_reward_sdk.provider import RewardProvider
@@ -31,15 +31,17 @@ class InlineRunner:
         self._name = name
         self._provider = provider
         self._limits = limits
+        self._ready = False
         self._lock: AbstractContextManager[object] = (
             contextlib.nullcontext() if provider.thread_safe else threading.Lock()
         )
 
     def setup(self) -> None:
         self._provider.setup()
+        self._ready = True
 
     def submit(self, batch: RewardBatch) -> Call:
-        call = Call(batch, self._limits, self)
+        call = Call(batch, self._limits, self, Settled())
         with self._lock:
             call.begin()
             run(call, self._provider.score)
@@ -52,6 +54,8 @@ class InlineRunner:
         """Nothing: whatever was submitted has ended."""
 
     def close(self) -> None:
+        if not self._ready:  # `close` releases what `setup` took
+            return
         try:
             self._provider.close()
         except BaseException as error:

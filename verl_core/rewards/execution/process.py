@@ -73,6 +73,11 @@ class ProcessRunner:
         return self._line.children
 
     @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The labels of its provider, as a worker told them once it was set up."""
+        return self._line.labels
+
+    @property
     def exhausted(self) -> bool:
         if self._owner.elsewhere:
             return True

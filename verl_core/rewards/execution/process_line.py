@@ -46,6 +46,7 @@ class Line:
     children: set[Child] = field(default_factory=set)
     down: dict[int, Down] = field(default_factory=dict)
     over: threading.Event = field(default_factory=threading.Event)
+    labels: tuple[str, ...] | None = None  # as the worker that was set up last told
 
     @property
     def closed(self) -> bool:

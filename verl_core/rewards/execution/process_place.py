@@ -23,6 +23,7 @@ from verl_reward_sdk.errors import (
     ProviderTimeout,
     VerlRewardError,
 )
+from verl_reward_sdk.result import RewardResult
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +178,9 @@ class Place:
                 self._end(child)
                 seconds = f"{self._line.setup_timeout:g} s"
                 return ProviderTimeout(f"its worker was not set up within {seconds}: it was killed")
-            unpack(frame)
+            labels = unpack(frame)
+            assert not isinstance(labels, RewardResult)  # it was asked nothing yet
+            self._line.labels = labels
         except (EOFError, OSError):
             return ProviderError(f"{self._end(child, dying=True)} while it was set up")
         except ValueError as error:

@@ -109,9 +109,14 @@ def _culprit(batch: RewardBatch) -> str:
 # -- in the worker -------------------------------------------------------------------------------
 
 
-def pack_ready() -> bytes:
-    """The frame that says: set up."""
-    return pickle.dumps({"kind": "ready"}, protocol=_PROTOCOL)
+def pack_ready(labels: Sequence[str] | None = None) -> bytes:
+    """The frame that says: set up.
+
+    Args:
+        labels: of its provider, where it has any.
+    """
+    told_labels = None if labels is None else [str(label) for label in labels]
+    return pickle.dumps({"kind": "ready", "labels": told_labels}, protocol=_PROTOCOL)
 
 
 def pack_answer(
@@ -266,8 +271,8 @@ class _Shown:
         return self._text
 
 
-def unpack(frame: bytes) -> RewardResult | None:
-    """What a worker sent: None for ``ready``, or the result of a batch.
+def unpack(frame: bytes) -> RewardResult | tuple[str, ...] | None:
+    """What a worker sent: its labels (or None) for ``ready``, or the result of a batch.
 
     Raises:
         ConfigError, ContractError, ProviderError: what the worker says was raised there; its
@@ -278,7 +283,8 @@ def unpack(frame: bytes) -> RewardResult | None:
         message = _NoClasses(io.BytesIO(frame)).load()
         kind = message["kind"]
         if kind == "ready":
-            return None
+            labels = message["labels"]
+            return None if labels is None else tuple(labels)
         if kind == "answer":
             return _result(message)
         error = _error(message)

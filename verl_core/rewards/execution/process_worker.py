@@ -34,6 +34,8 @@ from verl_reward_sdk.provider import RewardProvider
 if TYPE_CHECKING:
     import psutil
 
+    from verl_core.rewards.reload.copies import Taken
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _WATCH_SECONDS = 1.0
 _MAX_DEAD = 64
@@ -41,7 +43,7 @@ _TIDY_SECONDS = 10.0
 
 
 def provider_of_plugin(
-    plugin: str, init_kwargs: Mapping[str, Any], base_dir: Path
+    plugin: str, init_kwargs: Mapping[str, Any], base_dir: Path, taken: Taken | None = None
 ) -> RewardProvider[Any]:
     """The installed reward `plugin`, with its config as it was written.
 
@@ -52,6 +54,7 @@ def provider_of_plugin(
         plugin: its name, as ``verl-reward list`` shows it.
         init_kwargs: the mount's `init_kwargs`.
         base_dir: what relative paths in it count from.
+        taken: its assets' copies, which it is to load in their place.
 
     Raises:
         PluginError: there is no such plugin, or it cannot be loaded.
@@ -59,7 +62,7 @@ def provider_of_plugin(
     """
     from verl_core.plugins import PluginRegistry
 
-    return _configured(PluginRegistry().provider(plugin), init_kwargs, base_dir)
+    return _configured(PluginRegistry().provider(plugin), init_kwargs, base_dir, taken)
 
 
 def provider_of_class(
@@ -81,9 +84,17 @@ def provider_of_class(
 
 
 def _configured(
-    cls: type[RewardProvider[Any]], init_kwargs: Mapping[str, Any], base_dir: Path
+    cls: type[RewardProvider[Any]],
+    init_kwargs: Mapping[str, Any],
+    base_dir: Path,
+    taken: Taken | None = None,
 ) -> RewardProvider[Any]:
-    return cls(cls.Config.model_validate(dict(init_kwargs), context={"base_dir": base_dir}))
+    config = cls.Config.model_validate(dict(init_kwargs), context={"base_dir": base_dir})
+    if taken is None:
+        return cls(config)
+    from verl_core.rewards.reload.rebase import rebased
+
+    return cls(rebased(config, taken))
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -117,10 +128,11 @@ def _serve(connection: Connection) -> None:
         provider.setup()
         low, high = (float(bound) for bound in provider.score_range)
         score = scorer(provider, recipe.retries)
+        labels = provider.labels
     except BaseException as error:  # noqa: BLE001 - a boundary: the parent gets it as text
         connection.send_bytes(pack_error(error))
         return
-    connection.send_bytes(pack_ready())
+    connection.send_bytes(pack_ready(labels))
     tidied = time.monotonic()
     while frame := connection.recv_bytes():
         connection.send_bytes(_scored(frame, score, recipe.name, (low, high)))

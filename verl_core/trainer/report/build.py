@@ -101,6 +101,7 @@ def build_report(run: RunData) -> dict[str, Any]:
             {**change.as_dict(), "first_step": run.first_step(change.revision)}
             for change in run.changes
         ],
+        "replaced": run.replaced,
         "examples": [dataclasses.asdict(example) for example in shown],
     }
     report["contributions"].sort(key=lambda part: -part["diff"]["mean"])

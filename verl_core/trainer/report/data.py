@@ -44,6 +44,7 @@ class RunData:
         changes: the weights' audit log of this run, oldest first.
         earlier: the rows of ``eval/after.jsonl`` where they are of another step, as when the run
             was finished once, went on, and was stopped.
+        generations: what each mount ran from which step on, in their order.
         evaluated: ``before`` and ``after`` -> the figures of that evaluation, where its rows are.
     """
 
@@ -56,7 +57,25 @@ class RunData:
     after: Sequence[Mapping[str, Any]] | None
     changes: Sequence[WeightChange]
     earlier: Sequence[Mapping[str, Any]] | None = None
+    generations: Sequence[Mapping[str, Any]] = ()
     evaluated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def replaced(self) -> list[dict[str, Any]]:
+        """Where a mount went on with other files or other code: ``{mount, step, number, files,
+        version}``, `files` being asset -> SHA-256 of those that changed. A run that goes on counts
+        its generations anew, and only what differs is told."""
+        found: list[dict[str, Any]] = []
+        last: dict[str, Mapping[str, Any]] = {}
+        for record in self.generations:
+            before = last.get(record["mount"])
+            last[record["mount"]] = record
+            old = {} if before is None else before["digests"]
+            files = {name: d for name, d in record["digests"].items() if old.get(name) != d}
+            if before is not None and (files or before["version"] != record["version"]):
+                shown = {key: record[key] for key in ("mount", "step", "number", "version")}
+                found.append({**shown, "files": files})
+        return found
 
     @property
     def name(self) -> str:
@@ -137,6 +156,7 @@ def load_run(run_dir: Path) -> RunData:
             if rows
         },
         changes=_changes(run_dir / "weights.db", state.get("run_id")),
+        generations=list(jsonl.read(run_dir / "generations.jsonl")),
     )
 
 

@@ -21,6 +21,7 @@ def story(report: Report) -> list[str]:
         _gate(report),
         *failure_sentences(report.get("failures", ())),
         *changes(report["revisions"]),
+        *_replaced(report.get("replaced", ())),
         _checks(report),
         *without(report),
         _left_out(report),
@@ -202,6 +203,19 @@ def changes(revisions: Sequence[Mapping[str, Any]]) -> list[str]:
             )
     if len(said) > 2:
         said[2:] = [f"{len(said) - 2} more changes of the weights are listed below."]
+    return said
+
+
+def _replaced(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Mounts that went on with other files: what came before and after does not compare."""
+    said = [
+        f"From step {one['step']} on, {one['mount']} scored with another "
+        f"{' and '.join(one['files']) or 'version of its code'}: what it gave before and after does"
+        " not compare."
+        for one in found
+    ]
+    if len(said) > 2:
+        said[2:] = [f"{len(said) - 2} more replaced files are listed below."]
     return said
 
 
