@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     from verl_core.config import RunConfig
     from verl_core.control import ControlServer, ControlState
     from verl_core.control.connection import Limits
+    from verl_core.control.run import RunSource
     from verl_core.control.scoring.admission import ScoringLimits
     from verl_core.rewards import RewardEngine
     from verl_core.rewards.build import NodeFactory
     from verl_core.trainer.interrupt import Heard
 
+_SEVERAL = (
+    "several workers score here, and none knows what the others score: curves and samples are shown"
+    " by a server of one (`server.workers=1`), and the counts of a mount are those of one worker"
+)
 _LINGER_SECONDS = 1.0
 _KILL_SECONDS = 5.0  # beyond the grace, for closing providers
 
@@ -208,9 +213,17 @@ class Serving:
             said = f"Loading {len(self.engine.mounts)} mounts; {self.server.url} answers"
             console().print(said, highlight=False, markup=False)
 
+    def _run(self, *, several: bool) -> RunSource:
+        """What the page shows of what is scored: nothing where each of several workers would show
+        its own part."""
+        from verl_core.control.run import NoRun, Recorder
+
+        if several:
+            return NoRun(_SEVERAL, name=self.cfg.name)
+        return Recorder.of(self.engine, name=self.cfg.name)
+
     def _state(self, cluster: dict[str, Any] | None) -> ControlState:
         from verl_core.control import ControlState
-        from verl_core.control.run import Recorder
         from verl_core.integrations.openrlhf_server import served_router
         from verl_core.integrations.slime import slime_router
         from verl_core.rewards.lease_book import LeaseBook
@@ -231,7 +244,7 @@ class Serving:
             status=status,
             routes=self.registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
-            run=Recorder.of(engine, name=self.cfg.name),
+            run=self._run(several=cluster is not None),
             engine=engine,
             scoring=scoring_limits(self.cfg),
             scorers={
