@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from verl_core.rewards.execution.async_loop import Flight, Instance, awaited
-from verl_core.rewards.execution.call import Call, wait_loaded
+from verl_core.rewards.execution.call import Call, NotBegun, wait_loaded
 from verl_core.rewards.execution.owner import Owner
 from verl_core.rewards.execution.slots import HostSlots
 from verl_core.rewards.execution.work import Build, Work
@@ -244,7 +244,7 @@ class AsyncRunner:
         for call in late:
             self._queue.remove(call)
             queue = f"{self._limits.queue_timeout:g} s"
-            call.fail(ProviderTimeout(f"not begun within queue_timeout: {queue}: {why}"))
+            call.fail(NotBegun(f"not begun within queue_timeout: {queue}: {why}"))
 
     def _is_blocked(self, instance: Instance, now: float) -> bool:
         """Whether its loop has not come to cancel a call in a long time."""
