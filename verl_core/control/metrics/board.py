@@ -32,6 +32,7 @@ BUCKETS = (
 )
 _HEADER = 1  # of a row: which layout it has
 _DOUBLE = 8
+_STRIDE = 1 << 17  # numbers from one worker's row to the next's
 
 
 @dataclass(frozen=True)
@@ -83,17 +84,19 @@ class Board:
             for values in family.series:
                 self._at[family.name, values] = size
                 size += family.width
-        self._size, self._rows, self._row = size, rows, row
+        # Of a file's rows each begins where it begins for a worker with another layout too; what
+        # lies between them is never written, and takes no room.
+        stride = size if file is None else max(_STRIDE, 1 << size.bit_length())
+        self._size = size
         self._lock = threading.Lock()
-        numbers = self._open(file)
-        self._all: npt.NDArray[np.float64] = np.frombuffer(numbers).reshape(rows, size)
-        self._mine = memoryview(numbers).cast("B").cast("d")[row * size : (row + 1) * size]
+        numbers = self._open(file, _DOUBLE * rows * stride)
+        self._all: npt.NDArray[np.float64] = np.frombuffer(numbers).reshape(rows, stride)[:, :size]
+        self._mine = memoryview(numbers).cast("B").cast("d")[row * stride : row * stride + size]
         self._begin()
 
-    def _open(self, file: int | None) -> mmap.mmap | array[float]:
+    def _open(self, file: int | None, length: int) -> mmap.mmap | array[float]:
         if file is None:
-            return array("d", bytes(_DOUBLE * self._rows * self._size))
-        length = _DOUBLE * self._rows * self._size
+            return array("d", bytes(length))
         if os.fstat(file).st_size < length:  # others do the same, to the same length
             os.ftruncate(file, length)
         return mmap.mmap(file, length)

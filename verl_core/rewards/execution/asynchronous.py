@@ -227,7 +227,8 @@ class AsyncRunner:
         else:
             assert self._slots is not None  # what else would it wait for
             said = str(self._slots.too_late(self._limits.queue_timeout))
-        call.fail(ProviderTimeout(said))  # before the cancellation can say something else
+        late = NotBegun if call.started is None else ProviderTimeout
+        call.fail(late(said))  # before the cancellation can say something else
         flight.cancel()
         if blocked and self._instance is flight.instance:
             self._abandon(flight.instance)
