@@ -97,7 +97,9 @@ def test_names_of_files_and_classes_are_words_wherever_they_stand(
             client.post(f"/api/v1/reward/providers/{name}/reload", json={}),
             client.post("/api/v1/reward/providers/a/reload", json={"path": name}),
             client.post(WEIGHTS, json={name: 1.0}),
-            client.post(WEIGHTS, json={"a": 1.0}, headers={"X-Author": name, "X-Reason": name}),
+            client.post(
+                WEIGHTS, json={"a": 1.0}, headers={"X-Verl-Author": name, "X-Verl-Reason": name}
+            ),
             client.delete(f"{WEIGHTS}/pins/{name}"),
             client.post("/api/v1/reward/score", json={"rows": [row]}),
             client.post("/api/v1/reward/score", json={"rows": [row], "node_class": name}),

@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -74,7 +74,7 @@ class Logs:
 def log_changes(state: ControlState, engine: RewardEngine | None) -> None:
     """Log every change of the weights that this process makes, and every new generation."""
 
-    def weights(before: dict[str, Any], after: dict[str, Any]) -> None:
+    def weights(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         old, new = before["weights"], after["weights"]
         changed = {name: value for name, value in new.items() if old.get(name) != value}
         _changes.info(
