@@ -204,6 +204,7 @@ class Session:
             store=store,
             leases=LeaseBook(store, engine.lease, ttl=self.cfg.server.lease_ttl),
             engine=engine if self.cfg.server.live_rows else None,
+            counted=engine,
             scoring=_live_limits(self.cfg),
             cannot_score=lambda: _learning(engine),
             providers=engine.describe,
