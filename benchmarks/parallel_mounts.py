@@ -25,6 +25,7 @@ from turns import in_turns
 from verl_core.config.mount import MountConfig
 from verl_core.plugins import PluginRegistry
 from verl_core.rewards import RewardEngine
+from verl_core.rewards.build import MountBuilder
 from verl_core.rewards.execution import Limits, Work, make_runner
 from verl_core.rewards.execution.process_worker import Recipe
 from verl_core.rewards.fusion.weighted_sum import WeightedSum
@@ -101,12 +102,26 @@ def engine(kind: str, make: Callable[[], RewardProvider[Any]], count: int) -> Re
     """An engine of so many equal mounts."""
     names = [f"m{number}" for number in range(count)]
     return RewardEngine(
-        {name: mount(name, kind, make) for name in names},
+        [Made(mount(name, kind, make)) for name in names],
         WeightedSum(),
         store=None,
         frozen=dict.fromkeys(names, 1.0),
         registry=PluginRegistry(),
     )
+
+
+class Made(MountBuilder):
+    """Gives a mount that is there: the providers are classes of this benchmark, no plugins."""
+
+    def __init__(self, made: Mount) -> None:
+        self.config, self.path, self.copies = made.config, made.path, False
+        self._made = made
+
+    def first(self) -> Mount:
+        return self._made
+
+    def assets(self, mount: Mount) -> tuple[str, ...]:
+        return ()
 
 
 def mount(name: str, kind: str, make: Callable[[], RewardProvider[Any]]) -> Mount:

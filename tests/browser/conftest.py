@@ -41,8 +41,10 @@ def chromium() -> str | None:
     return next((path for path in found if path and Path(path).exists()), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """One for the tests of a file, and no longer: until Playwright is stopped, an event loop of its
+    own runs in this thread, where tests of other files could start none."""
     path = chromium()
     if path is None:
         pytest.skip("no Chromium here (Debian: apt-get install chromium)")
