@@ -134,7 +134,7 @@ class Scorer(ControlServer):
             store=store,
             engine=self.engine,
             scoring=scoring or ScoringLimits(),
-            leases=LeaseBook(store, self.engine.lease),
+            leases=LeaseBook(store, self.engine.lease, generations=self.engine),
             **state,
         )
         super().__init__(self.state, port=0, limits=limits)
