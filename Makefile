@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PLUGINS := $(wildcard plugins/verl-reward-*)
 SOURCES := constraints.txt pyproject.toml sdk/pyproject.toml $(PLUGINS:=/pyproject.toml)
 
-.PHONY: help install install-dev demo test test-peers lint format bench clean
+.PHONY: help install install-dev demo test test-long test-peers lint format bench clean
 help:            ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ \t/'
 install: $(VENV)/.installed          ## install everything into .venv
@@ -16,6 +16,8 @@ demo: $(VENV)/.installed    ## train the customer-service example and write its 
 	$(BIN)/verl-reward train examples/customer-service/run.yaml $(ARGS)
 test: install-dev  ## run all tests, in as many processes as there are cores, four at most
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+test-long: install-dev  ## tests that take minutes: a soak of one minute
+	$(BIN)/python -m pytest tests/benchmarks -m long $(ARGS)
 test-peers: $(VENV)-trl/.installed $(VENV)-verl/.installed  ## tests inside the real TRL and verl
 	$(VENV)-trl/bin/python -m pytest tests/peers -k "trl or openrlhf" -o filterwarnings=default $(ARGS)
 	$(VENV)-verl/bin/python -m pytest tests/peers -k "verl or micro_batches" -o filterwarnings=default $(ARGS)

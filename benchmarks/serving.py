@@ -239,17 +239,26 @@ async def _read(reader: asyncio.StreamReader) -> tuple[Answer, bool]:
     return Answer(int(head[0].split()[1]), body), fields.get("connection") != "close"
 
 
-async def at_rate(rate: float, seconds: float, once: Callable[[float], Any]) -> None:
+async def at_rate(
+    rate: float, seconds: float, once: Callable[[float], Any], most: int | None = None
+) -> int:
     """Begin ``once(due)`` `rate` times a second for `seconds`, however long each takes, and wait
-    for all of them; `due` is when it should have begun (`time.perf_counter`)."""
-    begin, under_way = time.perf_counter(), set()
+    for all of them; `due` is when it should have begun (`time.perf_counter`).
+
+    Gives how many were left out, because `most` were under way.
+    """
+    begin, under_way, skipped = time.perf_counter(), set[Any](), 0
     for number in range(int(rate * seconds)):
         due = begin + number / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        if most is not None and len(under_way) >= most:
+            skipped += 1
+            continue
         task = asyncio.ensure_future(once(due))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
     await asyncio.gather(*under_way)
+    return skipped
 
 
 def _json(value: Any) -> bytes:
@@ -261,11 +270,3 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def take_core(which: int) -> None:
-    """Keep this process, and those it starts, to one core, where there are several."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        if len(cores) > 1:
-            os.sched_setaffinity(0, {cores[which]})

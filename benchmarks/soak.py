@@ -39,7 +39,7 @@ import typer
 from figures import machine, warn_if_busy
 from serving import Served, install
 from soak_ledger import Ledger
-from soak_load import ASSETS, BLOCKING, Every, Files, Soak, write_folder
+from soak_load import ASSETS, BLOCKING, MOST, Every, Files, Soak, write_folder
 
 from verl_core.cli.errors import run as with_messages
 
@@ -169,6 +169,7 @@ def _report(
         "minutes": minutes,
         "answers": running.statuses.get(200, 0),
         "under leases": sum(shown.lease is not None for shown in ledger.answers),
+        f"left out, {MOST} being under way": running.skipped,
         "p50 ms": round(1e3 * took[len(took) // 2], 1),
         "p99 ms": round(1e3 * took[int(0.99 * (len(took) - 1))], 1),
         "longest ms": round(1e3 * took[-1], 1),

@@ -30,6 +30,8 @@ LEASES = "/api/v1/reward/leases"
 #: One word is forbidden at a time: the row that is vetoed tells the list's version modulo this.
 WORDS = 8
 SCALE = 1e4
+#: Requests under way at once: fewer than the server takes, so that it has no reason to refuse one.
+MOST = 32
 ASSETS = ("tone", "guard", "model")
 BLOCKING = {"tone", "guard"}
 RUN = """
@@ -87,18 +89,23 @@ class Soak:
         #: Status -> how often, of scoring requests.
         self.statuses: dict[int, int] = {}
         self.seconds: list[float] = []
+        #: Requests that were not made, because so many were under way.
+        self.skipped = 0
 
     async def run(self, seconds: float, every: Every) -> None:
         """All at once, for so long; then what is under way ends."""
         self._run_id = (await self._known("GET", WEIGHTS)).json()["run_id"]
         end = time.monotonic() + seconds
         await asyncio.gather(
-            at_rate(self._rate, seconds, self._score),
+            self._ask_on(seconds),
             at_rate(every.leases, seconds - 10.0, self._leased),
             self._each(every.change, end, self._change),
             self._each(every.swap, end, self._swap),
             self._each(every.kill, end - 10.0, self._kill, first=every.kill / 2),
         )
+
+    async def _ask_on(self, seconds: float) -> None:
+        self.skipped = await at_rate(self._rate, seconds, self._score, most=MOST)
 
     async def history(self) -> list[dict[str, Any]]:
         """The audit log, oldest first."""
@@ -253,13 +260,9 @@ class Every:
 
 
 def _gone(process: psutil.Process) -> None:
-    """Return when a killed process holds no connection any more."""
-    while True:
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return
-        except psutil.NoSuchProcess:
-            return
+    """Return when a killed process holds no connection any more: not before it was waited for, as
+    a zombie's other threads may still have to end."""
+    while psutil.pid_exists(process.pid):
         time.sleep(0.001)
 
 

@@ -4,7 +4,6 @@
 model-like file of some megabytes, each with ``reload: background``. Requests come at a fixed rate,
 half of what the server can do, whether or not the last ones were answered; a request's time counts
 from the moment it was due. Once without and once with one file replaced every second, in turn.
-The server has one core, and the client another, where there are two.
 
     python benchmarks/swap_load.py [--json] [--rows N] [--seconds S] [--turns N] [--megabytes N]
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -31,7 +29,6 @@ from serving import (
     Served,
     at_rate,
     install,
-    take_core,
     write_model,
     write_rules,
     write_words,
@@ -130,19 +127,12 @@ def measure(folder: Path, rows: int, seconds: float, turns: int, megabytes: int)
     (folder / "data.jsonl").write_text('{"prompt": ""}\n', "utf-8")
     for _ in range(3):
         files.swap()
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    take_core(0)
     served = Served(folder)
     try:
-        if cores:
-            os.sched_setaffinity(0, cores)
-        take_core(-1)
         served.wait()
         return asyncio.run(_measured(served.port, files, rows, seconds, turns))
     finally:
         served.stop()
-        if cores:
-            os.sched_setaffinity(0, cores)
 
 
 async def _measured(port: int, files: Files, rows: int, seconds: float, turns: int) -> Found:
