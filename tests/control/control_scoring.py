@@ -142,7 +142,7 @@ class Scorer(ControlServer):
             store=store,
             engine=self.engine,
             scoring=scoring or ScoringLimits(),
-            leases=LeaseBook(store, self.engine.lease),
+            leases=LeaseBook(store, self.engine.lease, generations=self.engine),
             **{"providers": self.engine.describe, "reload": self.engine.reload, **state},
         )
         super().__init__(self.state, port=0, limits=limits)

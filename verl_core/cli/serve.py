@@ -251,7 +251,9 @@ class Serving:
         return ControlState(
             run_id=engine.store.run_id,
             store=engine.store,
-            leases=LeaseBook(engine.store, engine.lease, ttl=self.cfg.server.lease_ttl),
+            leases=LeaseBook(
+                engine.store, engine.lease, generations=engine, ttl=self.cfg.server.lease_ttl
+            ),
             providers=engine.describe,
             reload=engine.reload,
             status=status,

@@ -15,7 +15,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from verl_core.rewards.lease_book import LeaseEnded, NoLease, OtherRun, TooManyLeases
+from verl_core.rewards.lease_book import (
+    LeaseBehind,
+    LeaseEnded,
+    NoLease,
+    OtherRun,
+    TooManyLeases,
+)
 from verl_core.rewards.persistence import StoreBusy, StoreError
 from verl_core.rewards.weights import StaleRevision, WeightError
 
@@ -131,6 +137,7 @@ def install_handlers(app: FastAPI, run_id: str) -> None:
     answer(StoreError, lambda _, error: _store_failed(error))
     answer(StoreBusy, lambda _, error: _store_busy(error))
     answer(LeaseEnded, lambda _, error: Problem(410, "lease-ended", f"{error}; take a new one."))
+    answer(LeaseBehind, lambda _, error: _behind(error))
     answer(NoLease, lambda _, error: Problem(404, "not-found", f"{error}; POST …/leases gives one"))
     answer(OtherRun, lambda _, error: Problem(409, "other-run", unchanged(str(error))))
     answer(TooManyLeases, lambda _, error: _no_room(error))
@@ -156,6 +163,12 @@ def _store_failed(error: StoreError) -> Problem:
 
 def _store_busy(error: StoreBusy) -> Problem:
     return Problem(503, "store-busy", str(error), headers={"Retry-After": _RETRY_SECONDS})
+
+
+def _behind(error: LeaseBehind) -> Problem:
+    return Problem(
+        503, "lease-behind", f"{error}. Nothing was scored.", headers={"Retry-After": "1"}
+    )
 
 
 def _no_room(error: TooManyLeases) -> Problem:

@@ -296,6 +296,22 @@ class RewardEngine:
         """
         return self.lease_of(*self._in_force(step), step)
 
+    def running(self) -> Lease:
+        """The generations that serve now, on no weights; no file is looked at."""
+        mounts = self.mounts
+        generations = {name: mount.generation for name, mount in mounts.items()}
+        return Lease(0, {}, generations, None, mounts)
+
+    def catch_up(self) -> bool:
+        """Look at files, and wait for every new generation, ``reload_wait`` at most, also where a
+        mount's ``reload`` is ``background``; whether none is missing."""
+        return not self._loaded or self._places.catch_up()
+
+    def before_swap(self, observer: Callable[[], None]) -> None:
+        """Call `observer` before a generation is replaced, while it still serves, in the thread
+        that made the new one. It must not raise."""
+        self._places.before_swap(observer)
+
     @property
     def quiet(self) -> bool:
         """Whether `lease` would return at once: no file has changed that it would wait for."""

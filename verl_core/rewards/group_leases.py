@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verl_core.rewards.persistence import RevisionLog
@@ -47,6 +47,8 @@ class GroupRow:
         name: of the group.
         revision, step: of the weights, and whose scheduled values they have.
         generations: mount -> generation, as whoever gave it had them.
+        contents: mount -> what that generation is made of (`Lease.contents`); a mount of which that
+            is not known is left out.
         used: when it was used last.
         ended: why it has ended, or None.
     """
@@ -58,6 +60,7 @@ class GroupRow:
     generations: Mapping[str, int]
     used: float
     ended: str | None = None
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 class GroupLeases:
@@ -108,10 +111,20 @@ class GroupLeases:
             row.name,
             row.revision,
             row.step,
-            json.dumps(dict(row.generations)),
+            json.dumps(_written(row)),
             row.used,
             row.ended,
         )
+
+    def living(self, since: float) -> list[GroupRow]:
+        """The leases that have not ended and were used after `since`, in the order given."""
+        rows = self._log.rows(
+            f"SELECT {_COLUMNS} FROM group_leases WHERE run_id = ? AND ended IS NULL AND used > ?"
+            " ORDER BY number",
+            self._run_id,
+            since,
+        )
+        return [self._row(row) for row in rows]
 
     def touch(self, lease_id: str, used: float) -> None:
         """Note a use; the latest counts, whoever writes last."""
@@ -139,11 +152,30 @@ class GroupLeases:
             self._run_id,
             value,
         )
-        if not rows:
-            return None
-        lease_id, name, revision, step, text, used, ended = rows[0]
+        return self._row(rows[0]) if rows else None
+
+    def _row(self, values: tuple[Any, ...]) -> GroupRow:
+        lease_id, name, revision, step, text, used, ended = values
         try:
-            generations = {str(key): int(value) for key, value in json.loads(text).items()}
-            return GroupRow(lease_id, name, int(revision), int(step), generations, used, ended)
+            numbers, contents = _read(json.loads(text))
+            step, revision = int(step), int(revision)
+            return GroupRow(lease_id, name, revision, step, numbers, used, ended, contents)
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise self._log.damaged(f"the lease {lease_id!a:.80}: {error}") from error
+
+
+def _written(row: GroupRow) -> dict[str, Any]:
+    """Mount -> number, or ``[number, content]`` where that is known."""
+    return {
+        name: [number, row.contents[name]] if name in row.contents else number
+        for name, number in row.generations.items()
+    }
+
+
+def _read(written: dict[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
+    numbers, contents = {}, {}
+    for name, value in written.items():
+        if isinstance(value, list):
+            value, contents[name] = value
+        numbers[name] = int(value)
+    return numbers, contents

@@ -37,6 +37,11 @@ class Lease:
         for name in ("weights", "generations"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
+    @property
+    def contents(self) -> Mapping[str, str]:
+        """Mount -> `Mount.content` of its generation; empty for a lease made elsewhere."""
+        return {name: mount.content for name, mount in (self.mounts or {}).items()}
+
     def end(self) -> None:
         """Let go of the generations. What is being scored under it goes on; nothing more may be."""
         object.__setattr__(self, "mounts", MappingProxyType({}))

@@ -10,27 +10,33 @@ What is kept, and for how long:
   leases of steps. A group that is asked for again after its lease has ended, or after a restart,
   has another lease under the same revision.
 - **The generations hold while the lease lives**: until it is ended, or was not used for `ttl`
-  seconds. They live in a process. Another process with the same file (a second worker, or this
-  server after a restart) goes on with a lease only where its own mounts run the generations that
-  the lease names; else the lease ends there, for everybody, rather than mix two. Generations are
-  told apart by their numbers: that a file was exchanged while no process ran does not show.
+  seconds. They live in a process, and each process numbers its own; across processes they are the
+  same where their contents are: the code and the files (`Mount.content`). Another process with the
+  same file (a second worker) holds them too, from before it replaces the first of them. One that is
+  behind, because it still loads a file that the lease has met, waits for it. One that never had
+  them (started since a file was exchanged) ends the lease, for everybody, rather than mix two.
 - In memory without a file: a restart forgets all.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from verl_core.rewards.group_leases import GroupRow
 from verl_core.rewards.lease import Lease
+from verl_core.rewards.persistence import StoreError
 from verl_core.rewards.weights import WeightStore
 from verl_reward_sdk.errors import VerlRewardError
+
+logger = logging.getLogger(__name__)
 
 LEASE_TTL = 3600.0
 """Seconds after its last use in which a lease ends by itself."""
@@ -44,6 +50,10 @@ _NOTED = 60  # uses within this part of the ttl are one write to the file
 
 class LeaseEnded(VerlRewardError):
     """The lease was given, and has ended: nothing may be scored under it any more."""
+
+
+class LeaseBehind(VerlRewardError):
+    """The lease lives, but this process still loads what it needs for it: ask again soon."""
 
 
 class NoLease(VerlRewardError):
@@ -77,6 +87,19 @@ class GivenLease:
     is_new: bool
 
 
+class Generations(Protocol):
+    """What the book must know of an engine where several processes share a file."""
+
+    def running(self) -> Lease:
+        """The generations that serve now."""
+
+    def catch_up(self) -> bool:
+        """Wait until the files of now are served; whether they are."""
+
+    def before_swap(self, observer: Callable[[], None]) -> None:
+        """Call `observer` before a generation is replaced."""
+
+
 class LeaseBook:
     """The leases on groups of one run. Every method may be called from any thread.
 
@@ -84,6 +107,7 @@ class LeaseBook:
         store: the weights; its file keeps the leases too.
         engine_lease: what holds now, as `RewardEngine.lease` tells; None: there are no mounts, and
             leases are on weights alone.
+        generations: the same engine, where another process may have given a lease.
         ttl: seconds without use after which a lease ends.
         limit: leases that live in this process.
         clock: seconds since 1970, the same for all processes with the file.
@@ -96,6 +120,7 @@ class LeaseBook:
         store: WeightStore,
         engine_lease: Callable[[], Lease] | None = None,
         *,
+        generations: Generations | None = None,
         ttl: float = LEASE_TTL,
         limit: int = MOST_LEASES,
         clock: Callable[[], float] = time.time,
@@ -103,11 +128,14 @@ class LeaseBook:
         self.run_id = store.run_id
         self.ttl = ttl
         self._store, self._engine_lease = store, engine_lease
+        self._generations = generations
         self._limit, self._clock = limit, clock
         self._lock = threading.Lock()
         self._read: dict[tuple[int, int], Mapping[str, float]] = {}
         # id -> (what holds its generations, its last use), longest unused first.
         self._held: OrderedDict[str, tuple[Lease, float]] = OrderedDict()
+        if generations is not None:
+            generations.before_swap(self._before_swap)
 
     def give(self, run_id: str, group: str, step: int | None = None) -> GivenLease:
         """The lease on a group; the first who asks fixes it.
@@ -133,7 +161,13 @@ class LeaseBook:
                 lambda last: self._lives(last, now),
                 lambda: self._store.of_group(step),
                 lambda revision, at: GroupRow(
-                    secrets.token_urlsafe(12), group, revision, at, base.generations, now
+                    secrets.token_urlsafe(12),
+                    group,
+                    revision,
+                    at,
+                    base.generations,
+                    now,
+                    contents=base.contents,
                 ),
             )
             if is_new:
@@ -148,6 +182,7 @@ class LeaseBook:
 
         Raises:
             LeaseEnded: it has ended.
+            LeaseBehind: this process cannot score under it yet.
             NoLease: it was never given.
         """
         now = self._clock()
@@ -183,19 +218,53 @@ class LeaseBook:
 
     def _adopted(self, row: GroupRow, now: float) -> Lease:
         """What holds the generations of a lease that another process gave."""
-        base = self._now()
-        if base.generations != row.generations:
-            differ = [
-                f"{name} {row.generations.get(name)} -> {base.generations.get(name)}"
-                for name in sorted({*row.generations, *base.generations})
-                if row.generations.get(name) != base.generations.get(name)
-            ]
+        base, differ = self._alike(row)
+        if differ:
             why = f"the generations it began with are gone ({', '.join(differ)})"
             self._store.groups.end(row.id, why)
             raise _ended(row, why)
         self._make_room(now)
         self._hold(row.id, base, now)
         return base
+
+    def _alike(self, row: GroupRow) -> tuple[Lease, list[str]]:
+        """The generations here that a lease could go on with, and in what they differ from its."""
+        if self._generations is None:
+            base = self._now()
+            return base, _differ(row, base)
+        base = self._generations.running()  # before it is looked whether files have changed since
+        if not _differ(row, base):
+            return base, []
+        is_newest = self._generations.catch_up()
+        base = self._generations.running()
+        differ = _differ(row, base)
+        if differ and not is_newest:
+            raise LeaseBehind(
+                f"the lease {row.id} goes on when a new generation is loaded here too"
+                f" ({', '.join(differ)})"
+            )
+        return base, differ
+
+    def _before_swap(self) -> None:
+        """Hold what runs for the leases that other processes have given on it, and let go of those
+        that have ended there."""
+        assert self._generations is not None  # who else calls
+        running, now = self._generations.running(), self._clock()
+        with self._lock:
+            before = set(self._held)
+        try:
+            living = {row.id: row for row in self._store.groups.living(now - self.ttl)}
+        except StoreError as error:
+            logger.warning("leases of other processes may end with this swap: %s", error)
+            return
+        with self._lock:
+            for lease_id in before - living.keys():
+                self._held.pop(lease_id, None)
+            for row in living.values():
+                if len(self._held) >= self._limit:
+                    break
+                if row.id not in self._held and not _differ(row, running):
+                    self._held[row.id] = running, now
 
     def _now(self) -> Lease:
         if self._engine_lease is None:
@@ -230,8 +299,13 @@ class LeaseBook:
                 )
 
     def _lease(self, row: GroupRow, base: Lease) -> Lease:
-        weights = self._weights(row.revision, row.step)
-        return dataclasses.replace(base, revision=row.revision, weights=weights, step=row.step)
+        return dataclasses.replace(
+            base,
+            revision=row.revision,
+            weights=self._weights(row.revision, row.step),
+            generations=row.generations,  # by the numbers that all who hold it were told
+            step=row.step,
+        )
 
     def _weights(self, revision: int, step: int) -> Mapping[str, float]:
         """They never change: the last that were asked for are kept."""
@@ -243,6 +317,19 @@ class LeaseBook:
                     self._read.clear()
                 self._read[revision, step] = found
         return found
+
+
+def _differ(row: GroupRow, base: Lease) -> list[str]:
+    """In which generations `base` is another than a lease, in words. They are told apart by what
+    they are made of, by number where one of the two does not know that."""
+    contents, found = base.contents, []
+    for name in sorted({*row.generations, *base.generations}):
+        numbers = row.generations.get(name), base.generations.get(name)
+        ours, theirs = row.contents.get(name), contents.get(name)
+        known = ours is not None and theirs is not None
+        if ours != theirs if known else numbers[0] != numbers[1]:
+            found.append(f"{name} {numbers[0]} -> {numbers[1]}")
+    return found
 
 
 def _ended(row: GroupRow, why: str) -> LeaseEnded:

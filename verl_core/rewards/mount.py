@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import sys
 import threading
@@ -170,6 +172,15 @@ class Mount:
     def counters(self) -> Counters:
         """What the mount did so far, in all its generations."""
         return self.record.counters
+
+    @property
+    def content(self) -> str:
+        """What this generation is made of, as 32 hex digits: its code and its files. Unlike its
+        number, the same in every process."""
+        code, files = self.code, {} if self.taken is None else self.taken.digests
+        parts = [str(code or ""), None if code is None else code.digest]
+        parts += [files[path] for path in sorted(files)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     @property
     def reads(self) -> frozenset[str]:

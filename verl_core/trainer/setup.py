@@ -202,7 +202,9 @@ class Session:
         state = ControlState(
             run_id=folder.run_id,
             store=store,
-            leases=LeaseBook(store, engine.lease, ttl=self.cfg.server.lease_ttl),
+            leases=LeaseBook(
+                store, engine.lease, generations=engine, ttl=self.cfg.server.lease_ttl
+            ),
             engine=engine if self.cfg.server.live_rows else None,
             counted=engine,
             scoring=_live_limits(self.cfg),

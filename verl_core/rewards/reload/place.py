@@ -74,6 +74,7 @@ class Outside:
     Args:
         publish: have `mount` take its predecessor's place, in one assignment.
         check: raise `ConfigError` where the engine cannot have the mount: its fusion policy.
+        leaving: called before a generation is replaced, while it still serves; must not raise.
         observe: the mount's name, and what it was and is; called once it serves.
         settle: seconds between two looks at files that must agree.
         stat: tells a path's stamp.
@@ -81,6 +82,7 @@ class Outside:
 
     publish: Callable[[Mount], None]
     check: Callable[[Mount], None]
+    leaving: Callable[[], None]
     observe: Callable[[str, Mapping[str, Any], Mapping[str, Any]], None]
     settle: float
     stat: Stat
@@ -189,13 +191,17 @@ class Place:
 
     def look(self) -> Candidate | None:
         """Begin a candidate where files have changed; the one that a lease should wait for."""
+        candidate = self.next_one()
+        return candidate if candidate is not None and self._waits_for(candidate) else None
+
+    def next_one(self) -> Candidate | None:
+        """Begin a candidate where files have changed; the one that is being made."""
         if self.candidate is None and (self._watched is None or self._watched.calm()):
             return None
         with self._lock:
             if self.candidate is None and not self._closed and self._changed():
                 self._begin(Candidate())
-            candidate = self.candidate
-        return candidate if candidate is not None and self._waits_for(candidate) else None
+            return self.candidate
 
     def _changed(self) -> bool:
         assert self._watched is not None  # who else looks
@@ -372,6 +378,7 @@ class Place:
         files = _changes(before, mount, self.builder.written)
         if mount.learner is not None and mount.learner.learns:
             mount.learner.back()  # the proof is not learnt from, and the old one may have learnt
+        self._outside.leaving()
         with self._lock:
             if self._closed:
                 release(self.name, mount.runner, taken)

@@ -49,7 +49,8 @@ class Places:
     ) -> None:
         self._lock = threading.Lock()
         self._check = check
-        outside = Outside(self._publish, self._fits, observe, settle, stat)
+        self._leaving: tuple[Callable[[], None], ...] = ()
+        outside = Outside(self._publish, self._fits, self._tell, observe, settle, stat)
         places = [Place(builder, builder.first(), outside) for builder in builders]
         self._places = {place.name: place for place in places}
         self._watch = watch
@@ -97,6 +98,19 @@ class Places:
                 return
             wait([one.done for one in waits], max(0.05, min(rest, _LOOK_SECONDS)))
 
+    def catch_up(self) -> bool:
+        """See whether files changed, and wait for every new generation, ``reload_wait`` at most,
+        whatever a mount's ``reload`` is; whether none is missing."""
+        end = monotonic() + self._wait
+        while True:
+            made = [found for place in self._watching if (found := place.next_one()) is not None]
+            if not made:
+                return True
+            rest = end - monotonic()
+            if rest <= 0:
+                return False
+            wait([one.done for one in made], max(0.05, min(rest, _LOOK_SECONDS)))
+
     # -- asked for ---------------------------------------------------------------------------------
 
     def place(self, name: str) -> Place:
@@ -122,12 +136,20 @@ class Places:
         except CancelledError as error:
             raise ProviderError("the engine was closed meanwhile") from error
 
+    def before_swap(self, observer: Callable[[], None]) -> None:
+        """Call `observer` before a generation is replaced, while it still serves."""
+        self._leaving = (*self._leaving, observer)
+
     # -- generations -------------------------------------------------------------------------------
 
     def generation(self, name: str, number: int | None) -> Mount:
         """A mount's generation by its number: the one that serves where that is not held."""
         place = self._places[name]
         return place.retired.get(number) or place.active
+
+    def _tell(self) -> None:
+        for observer in self._leaving:
+            observer()
 
     def _publish(self, mount: Mount) -> None:
         with self._lock:
