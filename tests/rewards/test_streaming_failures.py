@@ -3,6 +3,9 @@ mounts that run out of turn."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from tests.rewards.streams import N, bits, opened, streamed, whole
@@ -125,3 +128,33 @@ def test_a_mount_that_is_not_there_is_named_with_the_nearest(kit, engine):
     scoring.submit(batch)
     with pytest.raises(ConfigError, match=r"there is no mount 'tune'.*did you mean 'tone'"):
         scoring.run(["tune"])
+
+
+def test_what_is_overdue_is_ended_while_the_caller_is_busy(kit, engine):
+    """Also where the calls before it may take longer, and nobody waits yet."""
+    cancelled = threading.Event()
+
+    async def patient(batch):
+        await asyncio.sleep(0.5)
+        return kit.lengths(batch)
+
+    async def hangs(batch):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    built = engine(
+        {"type": "slow", "provider": kit.says_later(patient), "timeout": 60},
+        {"type": "hung", "provider": kit.says_later(hangs), "timeout": 0.2, **kit.lenient},
+    )
+    batch = whole(kit)
+    scoring = opened(built, batch)
+    scoring.submit(batch.take([0]))
+    assert cancelled.wait(30)
+    scoring.submit(batch.take(range(1, N)))
+    scoring.run(built.mounts)
+    table = scoring.finish()
+    assert set(table.columns["slow"].status) == {"ok"}
+    assert set(table.columns["hung"].status) == {"failed"}

@@ -4,16 +4,18 @@ Every mount is asked slice by slice, each as soon as its rows are in and the mou
 have answered on them. Slices are cut by `verl_core.rewards.slices` from the order of rows alone, so
 that the same step gives the same bits however its rows arrive.
 
-Mounts that are asked elsewhere are launched by a thread of its own, which also ends what is
-overdue, since the caller is busy generating. ``inline`` mounts run in the caller's thread, inside
-`submit`: they are microseconds by their promise, take as long there as at the end, and a judge that
-follows an inline rule need not wait for the end of generation.
+Mounts that are asked elsewhere are launched by whoever comes by: the caller with its next rows, or
+a thread of the step's own, which also ends what is overdue while the caller is busy generating.
+``inline`` mounts run in the caller's thread, inside `submit`: they are microseconds by their
+promise, take as long there as at the end, and a judge that follows an inline rule need not wait for
+the end of generation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -74,10 +76,15 @@ class StreamedScoring:
         self._calls: dict[Call, tuple[Slice, Rows, Bools | None]] = {}
         self._ended: deque[Call] = deque()
         self._room = {name: mount.room for name, mount in mounts.items()}
+        self._followed = {
+            name: any(name in other.depends_on for other in mounts.values()) for name in mounts
+        }
+        self._blocks = any(mount.blocks for mount in mounts.values())
         self._driver: threading.Thread | None = None
         self._error: BaseException | None = None
         self._closed = False
         self._bell = threading.Event()
+        self._until = math.inf  # when the driver looks by itself
         self._listener: Callable[[], object] | None = None
         self._busy: Spans = []
         self._waited: Spans = []
@@ -101,7 +108,7 @@ class StreamedScoring:
             for index, place in enumerate(places):
                 self._source[place] = (rows, index)
             self._agenda.came(places)
-            self._wake()
+            self._go_on()
             self._ask_inline()
 
     def complete(self, batch: RewardBatch) -> None:
@@ -201,7 +208,7 @@ class StreamedScoring:
                 if name not in self._begun:
                     self._agenda.opened(name)
             self._begun.update(stage)
-            self._wake()
+            self._go_on()
         return stage
 
     def _refuse(self, stage: Sequence[str]) -> None:
@@ -241,6 +248,7 @@ class StreamedScoring:
     def _advance(self, stage: Sequence[str]) -> bool:
         """Ask inline mounts; whether all of the stage have answered."""
         with self._lock:
+            self._go_on()
             self._ask_inline()
             if self._error is not None:
                 raise self._error
@@ -268,7 +276,7 @@ class StreamedScoring:
             self._ask(self._agenda.ready_inline.popleft())
             self._collect()
         self._waited.append((start, monotonic()))
-        self._wake()
+        self._go_on()
 
     def _ask(self, one: Slice) -> None:
         """Ask a mount about a slice, or about the rows of it that its conditions leave."""
@@ -285,12 +293,21 @@ class StreamedScoring:
         call = one.mount.ask(batch, local)
         self._calls[call] = (one, one.rows if local is None else one.rows[local], unsure)
         self._room[one.mount.name] -= 1
-        call.future.add_done_callback(lambda _: self._over(call))
+        if call.queued + min(call.limits.timeout, call.limits.queue_timeout) < self._until:
+            self._bell.set()
+        call.future.add_done_callback(lambda _: self._over(call, one.mount.name))
 
-    def _over(self, call: Call) -> None:
-        """In whatever thread it ended."""
+    def _over(self, call: Call, name: str) -> None:
+        """In whatever thread it ended. The driver is woken where somebody waits for the answer;
+        else whoever comes next keeps it: each time that a thread wakes up beside one that
+        generates, the steps of a small model wait.
+
+        Nothing is missed without the lock: who begins to wait says so first and looks then.
+        """
         self._ended.append(call)
-        self._bell.set()
+        waits = self._followed[name] or bool(self._agenda.ready[name])
+        if waits or self._blocks or self._listener is not None:
+            self._bell.set()
 
     def _collect(self) -> None:
         """Keep the answers of calls that have ended."""
@@ -305,6 +322,30 @@ class StreamedScoring:
             answer = one.mount.answer(call, None if len(asked) == len(self) else asked)
             self._answers[one.mount.name].take(answer, asked, one.rows, unsure)
             self._agenda.answered(one)
+
+    def _go_on(self) -> None:
+        """Collect and launch in the caller's thread, which saves the driver's waking up; left to
+        the driver where it could wait for a disk."""
+        if self._closed:
+            return
+        if self._blocks:
+            self._bell.set()
+        else:
+            self._turn()
+        if self._driver is None and (self._calls or self._agenda.has_ready):
+            self._driver = threading.Thread(
+                target=self._drive, name="reward-streaming", daemon=True
+            )
+            self._driver.start()
+
+    def _turn(self) -> None:
+        """What is raised is kept for who runs the mounts; nothing more is asked then."""
+        try:
+            self._collect()
+            self._launch()
+        except BaseException as error:  # noqa: BLE001 - a boundary: `run` raises it
+            self._error = error
+            self.cancel()
 
     def _launch(self) -> None:
         """Ask what may be asked. A mount has no more calls than it has room for: the others wait
@@ -327,24 +368,12 @@ class StreamedScoring:
 
     # -- the thread that launches, collects and ends what is overdue -----------------------------
 
-    def _wake(self) -> None:
-        if self._driver is None and self._agenda.has_ready and not self._closed:
-            self._driver = threading.Thread(
-                target=self._drive, name="reward-streaming", daemon=True
-            )
-            self._driver.start()
-        self._bell.set()
-
     def _drive(self) -> None:
         while True:
             self._bell.clear()
             with self._lock:
-                try:
-                    self._collect()
-                    self._launch()
-                except BaseException as error:  # noqa: BLE001 - a boundary: `run` raises it
-                    self._error = error
-                    self.cancel()
+                self._until = math.inf  # whoever asks a mount now rings the bell
+                self._turn()
                 if self._listener is not None:
                     with contextlib.suppress(RuntimeError):  # its loop was closed
                         self._listener()
@@ -352,7 +381,9 @@ class StreamedScoring:
                     self._driver = None
                     return
                 calls = list(self._calls)
-            self._bell.wait(tend(calls))
+            pause = tend(calls)
+            self._until = monotonic() + pause
+            self._bell.wait(pause)
 
 
 def _check_step(
