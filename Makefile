@@ -16,8 +16,8 @@ demo: $(VENV)/.installed    ## train the customer-service example and write its 
 	$(BIN)/verl-reward train examples/customer-service/run.yaml $(ARGS)
 test: install-dev  ## run all tests, in as many processes as there are cores, four at most
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
-test-long: install-dev  ## tests that take minutes: a soak of one minute
-	$(BIN)/python -m pytest tests/benchmarks -m long $(ARGS)
+test-long: install-dev  ## what takes too long for every day
+	$(BIN)/python -m pytest -m long $(ARGS)
 test-peers: $(VENV)-trl/.installed $(VENV)-verl/.installed  ## tests inside the real TRL and verl
 	$(VENV)-trl/bin/python -m pytest tests/peers -k "trl or openrlhf" -o filterwarnings=default $(ARGS)
 	$(VENV)-verl/bin/python -m pytest tests/peers -k "verl or micro_batches" -o filterwarnings=default $(ARGS)

@@ -27,6 +27,14 @@ def _no_signal_is_ignored() -> None:
             signal.signal(number, handler)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many tests a missing browser has cost."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    count = sum("no Chromium" in str(report.longrepr) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"{count} tests of the page were skipped: there is no Chromium")
+
+
 class PluginSite:
     """A folder of `sys.path` with distributions that a test makes up: real files, no install."""
 

@@ -34,6 +34,7 @@ def test_it_says_that_nobody_answers_and_goes_on_when_somebody_does(
 
     second = process(tiny_run.folder, tiny_run.environment(), *words)
     assert second.url == first.url
+    page.get_by_text("The server was started anew.").wait_for()
     until(lambda: page.locator("#connection").inner_text() == "live")
     assert page.locator("#trouble").is_hidden()
     assert field.input_value() == "0.4"  # the draft is still there

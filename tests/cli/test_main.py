@@ -57,7 +57,7 @@ def test_no_command_shows_the_help(capsys):
     ("command", "usage"),
     [
         (["train"], "verl-reward train [OPTIONS] RUN.YAML [KEY=VALUE]..."),
-        (["serve"], "verl-reward serve [OPTIONS] RUN.YAML [KEY=VALUE]..."),
+        (["serve"], "verl-reward serve [OPTIONS] [RUN.YAML] [KEY=VALUE]..."),
         (["talk"], "verl-reward talk [OPTIONS] MODEL"),
         (["weights", "set"], "verl-reward weights set [OPTIONS] NAME=VALUE..."),
         (["weights"], "verl-reward weights [OPTIONS] COMMAND [ARGS]..."),

@@ -59,7 +59,8 @@ class Served(ControlServer):
 
 @pytest.fixture(autouse=True)
 def _no_token_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("VERL_REWARD_TOKEN", raising=False)
+    for name in ("VERL_REWARD_TOKEN", "VERL_REWARD_READ_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")

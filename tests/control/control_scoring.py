@@ -100,12 +100,20 @@ def verl_reward_providers():
 '''
 
 INLINE = "reward: [{type: a, plugin: length}, {type: b, plugin: length, weight: 2.0}]\n"
+RUN = f"model: {{path: none}}\ndata: {{train: none.jsonl}}\n{INLINE}"
 
 
 def install(site: Any) -> None:
     """Make the plugins above installed."""
     rewards = dict.fromkeys(("length", "match", "slow", "guarding", "breaking"), "score_toys")
     site.add("verl-reward-score-toys", rewards=rewards, files={"score_toys.py": PLUGIN})
+
+
+def environment(site: Any) -> dict[str, str]:
+    """Of a process that finds the installed plugins of `site`, and no variable of ours."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("VERL_REWARD")}
+    paths = [str(site.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return env | {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(site.home)}
 
 
 class Scorer(ControlServer):
@@ -135,7 +143,7 @@ class Scorer(ControlServer):
             engine=self.engine,
             scoring=scoring or ScoringLimits(),
             leases=LeaseBook(store, self.engine.lease, generations=self.engine, linger=LINGER),
-            **state,
+            **{"providers": self.engine.describe, "reload": self.engine.reload, **state},
         )
         super().__init__(self.state, port=0, limits=limits)
         self.client = httpx.Client(
@@ -227,3 +235,36 @@ class Process:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+class JsonProcess(Process):
+    """The same with ``server.log: json``: it says nothing on stdout, so that its address must be
+    known.
+
+    Args:
+        url: where it listens.
+    """
+
+    def __init__(
+        self, folder: Path, env: Mapping[str, str], words: Sequence[str], url: str
+    ) -> None:
+        command = [sys.executable, "-W", "error", "-m", "verl_core.cli.main", "serve", "run.yaml"]
+        self.errors, self._out, self.url = folder / "stderr.txt", folder / "stdout.txt", url
+        with self.errors.open("wb") as errors, self._out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, *words], cwd=folder, env=env, stdout=out, stderr=errors
+            )
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
+
+    def ready(self) -> None:
+        """Return when /readyz says so, which may be long after it listens."""
+        while self.process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if self.client.get("/readyz").status_code == 200:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(self.said())
+
+    def out(self) -> str:
+        """What stands on stdout."""
+        return self._out.read_text("utf-8")

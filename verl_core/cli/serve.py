@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import math
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,11 +22,20 @@ if TYPE_CHECKING:
     from verl_core.config import RunConfig
     from verl_core.control import ControlServer, ControlState
     from verl_core.control.connection import Limits
+    from verl_core.control.logs import LogForm
+    from verl_core.control.metrics.figures import Share
+    from verl_core.control.run import RunSource
     from verl_core.control.scoring.admission import ScoringLimits
     from verl_core.rewards import RewardEngine
     from verl_core.rewards.build import NodeFactory
     from verl_core.trainer.interrupt import Heard
 
+logger = logging.getLogger(__name__)
+
+_SEVERAL = (
+    "several workers score here, and none knows what the others score: curves and samples are shown"
+    " by a server of one (`server.workers=1`), and the counts of a mount are those of one worker"
+)
 _LINGER_SECONDS = 1.0
 _KILL_SECONDS = 5.0  # beyond the grace, for closing providers
 
@@ -130,12 +141,15 @@ class Serving:
     Args:
         cfg: the run.
         path: its ``weights.db``.
+        facts: what every line of the JSON log tells.
     """
 
-    def __init__(self, cfg: RunConfig, path: Path) -> None:
+    def __init__(self, cfg: RunConfig, path: Path, facts: dict[str, Any] | None = None) -> None:
+        from verl_core.control.logs import Logs
         from verl_core.plugins import PluginRegistry
 
         self.cfg, self.path = cfg, path
+        self.logs = Logs(cfg.server.log, facts)
         self.registry = PluginRegistry()
         self.status: dict[str, Any] = {"loaded": False, "draining": False}
         self.engine: RewardEngine
@@ -148,9 +162,11 @@ class Serving:
             run_id: by default the run that wrote `path` last, or a new name.
             shared: `path` is meant to be open in other processes too.
         """
+        from verl_core.control.token import tokens_from_environment
         from verl_core.rewards import RewardEngine
         from verl_core.rewards.persistence import newest_run
 
+        stack.enter_context(self.logs)
         with _located(self.cfg):
             self.registry.load_extensions(self.cfg.plugins)
             self.engine = engine = RewardEngine.from_config(
@@ -162,6 +178,7 @@ class Serving:
                 store_shared=shared,
             )
         stack.callback(engine.close)
+        self.logs.hide([*tokens_from_environment(), *engine.secrets])
         assert engine.store is not None
         engine.store.subscribe(
             lambda before, after: self.registry.notify(
@@ -175,6 +192,7 @@ class Serving:
         *,
         listener: socket.socket | None = None,
         cluster: dict[str, Any] | None = None,
+        share: Share | None = None,
         early: bool = True,
     ) -> None:
         """Take the port, answer, and load the mounts. `stack` ends it.
@@ -182,13 +200,14 @@ class Serving:
         Args:
             listener: another process's socket, in the place of one of its own.
             cluster: what is known of all workers, where this is one: ``ready``, and more.
+            share: this worker's part of the figures.
             early: answer, as not ready, before the mounts are loaded.
         """
         from verl_core.control import ControlServer
 
         host, port = self.cfg.server.host, self.cfg.server.port
         with _located(self.cfg):
-            state = self._state(cluster)
+            state = self._state(cluster, share)
             limits = _connection_limits(self.cfg)
             server = ControlServer(state, host, port, limits=limits, listener=listener)
             self.server = server
@@ -202,15 +221,22 @@ class Serving:
                 stack.enter_context(server)
 
     def _told_loading(self, listener: socket.socket | None) -> None:
-        from verl_core.cli.display import console
-
         if listener is None and self.server is not None:
             said = f"Loading {len(self.engine.mounts)} mounts; {self.server.url} answers"
-            console().print(said, highlight=False, markup=False)
+            _say(said, self.cfg.server.log)
 
-    def _state(self, cluster: dict[str, Any] | None) -> ControlState:
+    def _run(self, *, several: bool) -> RunSource:
+        """What the page shows of what is scored: nothing where each of several workers would show
+        its own part."""
+        from verl_core.control.run import NoRun, Recorder
+
+        if several:
+            return NoRun(_SEVERAL, name=self.cfg.name)
+        return Recorder.of(self.engine, name=self.cfg.name)
+
+    def _state(self, cluster: dict[str, Any] | None, share: Share | None) -> ControlState:
         from verl_core.control import ControlState
-        from verl_core.control.run import Recorder
+        from verl_core.control.metrics.figures import Share
         from verl_core.integrations.openrlhf_server import served_router
         from verl_core.integrations.slime import slime_router
         from verl_core.rewards.lease_book import LINGER, LeaseBook
@@ -237,9 +263,10 @@ class Serving:
             status=status,
             routes=self.registry.routes(),
             allowed_hosts=self.cfg.server.allowed_hosts,
-            run=Recorder.of(engine, name=self.cfg.name),
+            run=self._run(several=cluster is not None),
             engine=engine,
             scoring=scoring_limits(self.cfg),
+            share=share or Share(),
             scorers={
                 "/get_reward": functools.partial(
                     served_router, rewards=rewards, path="/get_reward"
@@ -280,8 +307,6 @@ def _connection_limits(cfg: RunConfig) -> Limits:
 
 
 def _serve(cfg: RunConfig, path: Path, heard: Heard) -> None:
-    from verl_core.cli.display import console
-
     serving = Serving(cfg, path)
     with ExitStack() as stack:
         serving.open(stack)
@@ -289,20 +314,35 @@ def _serve(cfg: RunConfig, path: Path, heard: Heard) -> None:
         assert serving.server is not None
         assert serving.engine.store is not None
         try:  # a signal may come as soon as the first word is out
-            _announce(serving.engine.store.run_id, serving.server.url, path)
+            _announce(serving.engine.store.run_id, serving.server.url, path, cfg.server.log)
             serving.server.wait(heard.check)
         except KeyboardInterrupt:
             serving.status["draining"] = True
-            console().print(
-                f"Stopping: finishing what is under way, {cfg.server.drain:g} s at most."
-            )
+            _say(_stopping(cfg), cfg.server.log)
 
 
-def _announce(run_id: str, url: str, path: Path, workers: int = 1) -> None:
+def _stopping(cfg: RunConfig) -> str:
+    return f"Stopping: finishing what is under way, {cfg.server.drain:g} s at most."
+
+
+def _say(text: str, form: LogForm) -> None:
+    """On stdout for people, or as a line of the log, so that nothing else is mixed in with it."""
+    from verl_core.cli.display import console
+
+    if form == "json":
+        logger.info("%s", text)
+    else:
+        console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _announce(run_id: str, url: str, path: Path, form: LogForm, workers: int = 1) -> None:
     from rich.text import Text
 
     from verl_core.cli.display import console
 
+    if form == "json":
+        logger.info("run %s is served at %s", run_id, url, extra={"fields": {"run_id": run_id}})
+        return
     by = f" by {workers} workers" if workers > 1 else ""
     console().print(
         Text.assemble(
@@ -319,14 +359,13 @@ def _supervise(
     cfg: RunConfig, path: Path, config: Path, overrides: list[str], heard: Heard
 ) -> None:
     """Serve with several workers; this process only watches them."""
-    from verl_core.cli.display import console
     from verl_core.cli.serve_worker import digest_of
     from verl_core.control.listen import listen, url_of
     from verl_core.control.supervisor import Supervisor
     from verl_core.control.token import token_from_environment
     from verl_reward_sdk.errors import ConfigError
 
-    out, server = console(), cfg.server
+    server = cfg.server
     if sys.platform == "win32":
         raise ConfigError(
             "several workers share a socket, which Windows does not do here",
@@ -344,6 +383,8 @@ def _supervise(
                 server.host, server.port, has_token=token_from_environment() is not None
             )
         stack.callback(listener.close)
+        # Where the workers count; it has no name, and is gone with the last of them.
+        figures = stack.enter_context(tempfile.TemporaryFile())
         url = url_of(server.host, listener)
         part = {
             "config": str(config.absolute()),
@@ -351,6 +392,8 @@ def _supervise(
             "overrides": overrides,
             "store": str(path.absolute()),
             "run_id": run_id,
+            "figures": figures.fileno(),
+            "workers": server.workers,
         }
         supervisor = Supervisor(
             [sys.executable, *_interpreter_options(), "-m", "verl_core.cli.serve_worker"],
@@ -358,15 +401,25 @@ def _supervise(
             listener,
             server.workers,
             grace=math.ceil(server.drain + 2 * _LINGER_SECONDS + _KILL_SECONDS),
-            say=lambda text: print(text, file=sys.stderr, flush=True),  # noqa: T201
+            say=functools.partial(_warn, form=server.log),
+            shared=[figures.fileno()],
         )
         stack.callback(supervisor.stop)
         count = f"{len(serving.engine.mounts)} mounts in {server.workers} workers"
-        out.print(f"Loading {count}; {url} answers", highlight=False, markup=False)
+        _say(f"Loading {count}; {url} answers", server.log)
         try:
-            supervisor.run(lambda: _announce(run_id, url, path, server.workers), heard.check)
+            supervisor.run(
+                lambda: _announce(run_id, url, path, server.log, server.workers), heard.check
+            )
         except KeyboardInterrupt:
-            out.print(f"Stopping: finishing what is under way, {server.drain:g} s at most.")
+            _say(_stopping(cfg), server.log)
+
+
+def _warn(text: str, form: LogForm) -> None:
+    if form == "json":
+        logger.warning("%s", text)
+    else:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _interpreter_options() -> list[str]:

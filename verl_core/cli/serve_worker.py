@@ -58,6 +58,7 @@ def work(part: Mapping[str, Any]) -> None:
     from verl_core.cli.serve import Serving
     from verl_core.config import load_run_config
     from verl_core.control.listen import adopt
+    from verl_core.control.metrics.figures import Share
     from verl_core.trainer.interrupt import stops_raise
 
     config = Path(part["config"])
@@ -71,10 +72,14 @@ def work(part: Mapping[str, Any]) -> None:
                 file=str(config),
                 hint="start `verl-reward serve` anew, or put the config back",
             )
-        serving = Serving(load_run_config(config, part["overrides"]), Path(part["store"]))
+        cfg = load_run_config(config, part["overrides"])
+        serving = Serving(cfg, Path(part["store"]), {"worker": part["number"]})
+        share = Share(part["figures"], part["number"] - 1, part["workers"])
         try:
             serving.open(stack, run_id=part["run_id"], shared=True)
-            serving.listen(stack, listener=listener, cluster=status, early=part["early"])
+            serving.listen(
+                stack, listener=listener, cluster=status, share=share, early=part["early"]
+            )
             link.say_ready()
             assert serving.server is not None
             serving.server.wait(heard.check)

@@ -137,6 +137,9 @@ def _train(
     from verl_core.trainer.preflight import preflight
 
     checked = preflight(cfg, PluginRegistry(), resume=resume)
+    from verl_core.control.logs import Logs
+    from verl_core.control.token import tokens_from_environment
+
     # Only now, since these import torch, which takes seconds.
     from verl_core.trainer import jsonl
     from verl_core.trainer.finish import finish, foreseen, note_failure
@@ -145,7 +148,13 @@ def _train(
     from verl_core.trainer.train import train
 
     session = Session(cfg, resume=resume, plain=plain, checked=checked)
-    with _refusals(), session as run, Interrupt(run.display.stopping) as interrupt:
+    with (
+        _refusals(),
+        Logs(cfg.server.log) as logs,
+        session as run,
+        Interrupt(run.display.stopping) as interrupt,
+    ):
+        logs.hide([*tokens_from_environment(), *run.engine.secrets])
         again = _again(config, settings, run)
         try:
             if run.first_step > 1:

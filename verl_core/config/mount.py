@@ -19,7 +19,7 @@ from verl_core.config.mount_keys import (
 from verl_core.config.mount_rules import findings_of
 from verl_core.config.names import mount_name
 from verl_core.config.problems import Finding, refuse
-from verl_core.config.secrets import marked, texts_at
+from verl_core.config.secrets import longest_first, marked, texts_at, texts_named
 from verl_core.config.tree import YamlPath
 from verl_core.config.weight import WeightSchedule
 
@@ -53,7 +53,8 @@ class MountConfig(MountKeys):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The texts that may be shown nowhere."""
-        return texts_at(self.init_kwargs, self._secret_paths)
+        written = texts_at(self.init_kwargs, self._secret_paths)
+        return longest_first((*written, *texts_named(self.init_kwargs)))
 
     def hide(self, paths: tuple[YamlPath, ...]) -> None:
         """Note where secrets stand in `init_kwargs`."""

@@ -4,11 +4,13 @@ A plugin declares a secret as a field of pydantic's `SecretStr` (or `SecretBytes
 its `Config`. What stands there in `init_kwargs` reaches the plugin; a mark takes its place in the
 run's ``config.yaml``, and in errors. A config that holds the mark is refused: the secret must be
 given again. Where a plugin can, it rather reads a secret from the environment, and its config names
-the variable (``api_key_env: NAME``): there is nothing to hide then.
+the variable (``api_key_env: NAME``): no file holds it then. A plugin may still repeat it in an
+error, so that what such a variable holds is hidden as well.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -41,6 +43,22 @@ def texts_at(arguments: Mapping[str, Any], paths: Iterable[YamlPath]) -> tuple[s
     """The texts at each of `paths`, longest first, those that are too short left out."""
     found = {str(_get(arguments, path)) for path in paths}
     return tuple(sorted((text for text in found if len(text) >= _SHORTEST), key=len, reverse=True))
+
+
+def texts_named(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the variables hold that `arguments` name: the values of keys that end in ``_env``."""
+    found: set[str] = set()
+    for key, value in arguments.items():
+        if isinstance(value, Mapping):
+            found.update(texts_named(value))
+        elif isinstance(value, str) and str(key).endswith("_env"):
+            found.add(os.environ.get(value, ""))
+    return tuple(sorted(text for text in found if len(text) >= _SHORTEST))
+
+
+def longest_first(secrets: Iterable[str]) -> tuple[str, ...]:
+    """In the order in which `without` must take them: one may be a part of another."""
+    return tuple(sorted(set(secrets), key=len, reverse=True))
 
 
 def without(text: str, secrets: Iterable[str]) -> str:

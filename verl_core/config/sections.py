@@ -181,6 +181,8 @@ class ServerConfig(Model):
     """Rows of a request to score that a training run takes, one request at a time; 0: none."""
     lease_ttl: float = Field(default=3600.0, gt=0)
     """Seconds after its last use in which a lease that was taken over HTTP ends by itself."""
+    log: Literal["text", "json"] = "text"
+    """What stderr tells: warnings for people, or each request and change as a line of JSON."""
 
 
 class TrackingConfig(Model):

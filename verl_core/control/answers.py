@@ -125,13 +125,14 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {"application/problem+json": {"schema": schema}}
     return {
         status: {"description": _SAID[status], "content": content}
-        for status in (*statuses, 401, 421)
+        for status in (*statuses, 401, 403, 421)
     }
 
 
 _SAID = {
     400: "The body is not JSON, or If-Match is no list of entity tags.",
     401: "The token is missing or wrong.",
+    403: "The read token was shown, and this asks for the other.",
     404: "There is none of that name (the nearest is told), or nothing to score with.",
     409: "The control plane is another run's, that run does not score for others now, or a new"
     " generation is refused and the old one serves on.",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlsplit
 
-from verl_core.control.token import TOKEN_VARIABLE
+from verl_core.control.token import READ_TOKEN_VARIABLE, TOKEN_VARIABLE, client_token
 from verl_reward_sdk.errors import ConfigError, VerlRewardError
 
 if TYPE_CHECKING:
@@ -39,7 +38,8 @@ class ControlClient:
 
     Args:
         url: such as ``http://127.0.0.1:8000``.
-        token: sent as a bearer token; by default ``VERL_REWARD_TOKEN``.
+        token: sent as a bearer token; by default ``VERL_REWARD_TOKEN``, or else
+            ``VERL_REWARD_READ_TOKEN``, which may change nothing.
 
     Raises:
         ConfigError: `url` is none; a request was refused (each method).
@@ -51,7 +51,7 @@ class ControlClient:
         self.url = url.strip().rstrip("/")
         self._is_local = parts.hostname in _LOOPBACK
         self._is_tls = parts.scheme == "https"  # else no certificates need to be read
-        token = token or os.environ.get(TOKEN_VARIABLE) or None
+        token = token or client_token()
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def health(self) -> dict[str, Any]:
@@ -217,6 +217,12 @@ def _refusal(status: int, problem: Mapping[str, Any]) -> ConfigError:
     if status == 401:
         return ConfigError(
             "the control plane asks for a token, and this one is missing or wrong",
+            hint=f"set {TOKEN_VARIABLE} to the token that the run was started with, or"
+            f" {READ_TOKEN_VARIABLE} to look only",
+        )
+    if status == 403:
+        return ConfigError(
+            "the control plane was shown the read token, which may change nothing",
             hint=f"set {TOKEN_VARIABLE} to the token that the run was started with",
         )
     run = f" by run {problem['run_id']}" if problem.get("run_id") else ""

@@ -2,9 +2,10 @@
 
 - Host: a page of some web site that had its name resolved to 127.0.0.1 (DNS rebinding) still sends
   its own name; only names that this server goes by are answered.
-- Token: where one is set, a request must show it. What is the same in every installation (files of
-  the page, ``/docs``, ``/openapi.json``) and ``/healthz``, which then says no more than live and
-  ready, are open.
+- Token: where one is set, a request must show it, or the read token where that is enough
+  (`verl_core.control.access`). What is the same in every installation (files of the page,
+  ``/docs``, ``/openapi.json``) and ``/healthz``, which then says no more than live and ready, are
+  open.
 - Body: counted as it is read, so that a chunked one cannot fill the memory. One that is too large
   ends the connection: nothing more of it is read.
 
@@ -13,7 +14,6 @@ What an app raises all the same is logged and becomes a 500.
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import socket
@@ -22,12 +22,15 @@ from collections.abc import Callable, Collection, Iterable
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from verl_core.control.access import Access, Tokens, needed
 from verl_core.control.problem import Problem
+from verl_core.control.redaction import traceback_of
+from verl_core.control.token import READ_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
 
 AUTHORISED = "verl_reward.authorised"
-"""Key of the ASGI scope: whether this request showed the token, or none is needed."""
+"""Key of the ASGI scope: whether this request may read: it showed a token, or none is needed."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN_PATHS = ("/healthz", "/readyz", "/livez", "/docs", "/openapi.json", "/ui")
@@ -49,6 +52,9 @@ class Guard:
     Args:
         app: what is guarded.
         token: what ``Authorization: Bearer`` must carry; None: nothing.
+        read_token: what it must carry at least, where nothing is changed.
+        scoring: paths whose POST changes nothing.
+        secrets: gives the texts that no log may show.
         allowed_hosts: names beside the loopback ones and this machine's.
         max_body: bytes, or what gives a request's: None where it has no end, and its route sees
             to its memory.
@@ -61,9 +67,14 @@ class Guard:
         token: str | None,
         allowed_hosts: Collection[str],
         max_body: int | Callable[[Scope], int | None],
+        read_token: str | None = None,
+        scoring: Collection[str] = (),
+        secrets: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._app = app
-        self._token = None if token is None else token.encode("ascii")
+        self._tokens = Tokens(token, read_token)
+        self._scoring = frozenset(scoring)
+        self._secrets = secrets
         own = {socket.gethostname(), *allowed_hosts}
         self._hosts = _LOOPBACK_NAMES | {_host_name(host) for host in own}
         self._max_body = max_body if callable(max_body) else lambda _: max_body
@@ -91,10 +102,11 @@ class Guard:
 
         try:
             await self._app(scope, receive, watched)
-        except Exception:
+        except Exception as error:
             if has_begun or scope["type"] != "http":
                 raise
-            logger.exception("%s %s failed", scope["method"], scope["path"])
+            said = traceback_of(error, self._secrets())
+            logger.error("%s %s failed\n%s", scope["method"], scope["path"], said)
             detail = "a bug of the control plane or of a plugin; the log has the traceback"
             await Problem(500, "internal", detail).response()(scope, receive, send)
 
@@ -107,15 +119,11 @@ class Guard:
                 "this server does not go by the name in the Host header; call it as localhost, by"
                 " its address, or by a name that its configuration allows",
             )
-        scope[AUTHORISED] = self._is_authorised(scope)
-        if not scope[AUTHORISED] and not _is_open(scope["path"]):
-            return Problem(
-                401,
-                "unauthorised",
-                "send the token as 'Authorization: Bearer …' (clients of verl-reward take it from"
-                " VERL_REWARD_TOKEN)",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+        access = self._tokens.access(_values(scope, b"authorization"))
+        scope[AUTHORISED] = access >= Access.USE
+        problem = None if _is_open(scope["path"]) else _denial(access, needed(scope, self._scoring))
+        if problem is not None:
+            return problem
         limit = self._max_body(scope) if scope["type"] == "http" else None
         for value in _values(scope, b"content-length"):
             if limit is not None and value.isdigit() and int(value) > limit:
@@ -130,15 +138,6 @@ class Guard:
         # name does not pass.
         address = _address(host)
         return address is not None and address == _address(str((scope.get("server") or ("",))[0]))
-
-    def _is_authorised(self, scope: Scope) -> bool:
-        if self._token is None:
-            return True
-        for value in _values(scope, b"authorization"):
-            scheme, _, given = value.partition(b" ")
-            if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
-                return True
-        return False
 
     def _counted(self, scope: Scope, receive: Receive) -> Receive:
         limit = self._max_body(scope) if scope["type"] == "http" else None
@@ -156,6 +155,26 @@ class Guard:
             return message
 
         return counted
+
+
+def _denial(access: Access, need: Access) -> Problem | None:
+    if access >= need:
+        return None
+    if access is Access.NONE:
+        return Problem(
+            401,
+            "unauthorised",
+            "send the token as 'Authorization: Bearer …' (clients of verl-reward take it from"
+            f" {TOKEN_VARIABLE}, or from {READ_TOKEN_VARIABLE} if they change nothing)",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    return Problem(
+        403,
+        "read-only-token",
+        "this is the read token: it may look and score. A change asks for that of"
+        f" {TOKEN_VARIABLE}. Nothing was changed.",
+        headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
+    )
 
 
 def _values(scope: Scope, name: bytes) -> Iterable[bytes]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from verl_core.control.metrics.figures import Share
 from verl_core.control.run import NoRun, RunSource
 from verl_core.control.scoring.admission import ScoringLimits
-from verl_core.control.token import token_from_environment
+from verl_core.control.token import read_token_from_environment, token_from_environment
 from verl_core.rewards.lease_book import LeaseBook
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class ControlState:
         status: facts for ``/healthz``: ``ready`` (bool), ``step`` (int), and others.
         routes: prefix -> ASGI app of plugins, mounted behind the same guard.
         token: what clients must show as a bearer token; None on loopback only.
+        read_token: what they must show at least, where they change nothing.
         allowed_hosts: further names under which clients may call, such as a proxy's.
         max_body: bytes of a request body, counted as they come; of scoring bodies: `scoring`'s.
         engine: scores ``/score``; None: nothing does.
@@ -66,6 +68,8 @@ class ControlState:
         cannot_score: why it does not score now, or None.
         scorers: further routes that score, of other trainers' shapes: path -> what makes its
             router. The path's bodies are limited as those of ``/score``.
+        counted: whose scoring ``/metrics`` tells of; by default `engine`.
+        share: this process's part of the figures, where there are several workers.
         listening: bounds of the listeners to changes of the weights.
         run: its figures and samples, for the page.
         read_only: why nothing may be changed, in words; None: it may.
@@ -79,6 +83,7 @@ class ControlState:
     status: Callable[[], Mapping[str, Any]] = _nothing
     routes: Mapping[str, ASGIApp] = field(default_factory=dict)
     token: str | None = field(default_factory=token_from_environment, repr=False)
+    read_token: str | None = field(default_factory=read_token_from_environment, repr=False)
     allowed_hosts: Collection[str] = ()
     max_body: int = 1 << 20
     engine: RewardEngine | None = None
@@ -86,6 +91,8 @@ class ControlState:
     cannot_score: Callable[[], str | None] = _never
     scorers: Mapping[str, Callable[[ScoreService], APIRouter]] = field(default_factory=dict)
     leases: LeaseBook = None  # type: ignore[assignment]  # never None once it is made
+    counted: RewardEngine | None = None
+    share: Share = field(default_factory=Share)
     listening: Listening = Listening()
     run: RunSource = field(default_factory=NoRun)
     read_only: str | None = None
@@ -94,3 +101,10 @@ class ControlState:
     def __post_init__(self) -> None:
         if self.leases is None:
             object.__setattr__(self, "leases", LeaseBook(self.store))
+        if self.counted is None:
+            object.__setattr__(self, "counted", self.engine)
+
+    def secrets(self) -> Iterable[str]:
+        """The texts that no answer and no log may show."""
+        tokens = [token for token in (self.token, self.read_token) if token is not None]
+        return [*tokens, *(() if self.counted is None else self.counted.secrets)]

@@ -49,11 +49,13 @@ class Supervisor:
     Args:
         command: starts one; it reads its part (JSON) from stdin.
         part: what each is told, beside its own ``listener`` and ``link``, which are descriptors,
-            and ``early``: whether it takes connections before its mounts are loaded.
+            ``number`` (from 1), and ``early``: whether it takes connections before its mounts are
+            loaded.
         listener: the socket, which listens.
         count: how many.
         grace: seconds that they have to end.
         say: tells the operator what happened.
+        shared: further descriptors that they inherit; `part` names them.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class Supervisor:
         *,
         grace: float,
         say: Callable[[str], object],
+        shared: Sequence[int] = (),
     ) -> None:
         self._command, self._part, self._listener = command, part, listener
         self._grace, self._say = grace, say
+        self._shared = tuple(shared)
         self._workers = [_Worker(number) for number in range(1, count + 1)]
         self._selector = selectors.DefaultSelector()
         self._begun = False  # all were ready once
@@ -123,13 +127,14 @@ class Supervisor:
             **self._part,
             "listener": descriptors[0],
             "link": descriptors[1],
+            "number": worker.number,
             "early": not self._begun,
         }
         with theirs:
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
-                pass_fds=descriptors,
+                pass_fds=(*descriptors, *self._shared),
                 start_new_session=True,  # Ctrl-C is for us, who pass it on
             )
         worker.process, worker.link, worker.said = process, ours, b""

@@ -24,6 +24,7 @@ from verl_core.config.rewards import RewardsConfig
 from verl_core.control.answers import problems
 from verl_core.control.body import json_object
 from verl_core.control.guard import Guard
+from verl_core.control.metrics.requests import note
 from verl_core.control.problem import Problem, install_handlers, key_error
 from verl_core.control.scoring.service import ScoreService
 from verl_core.integrations.fitting import read_rewards
@@ -118,6 +119,7 @@ def served_router(service: ScoreService, rewards: RewardsConfig, path: str) -> A
         except ConfigError as error:
             raise Problem(409, "cannot-score", f"OpenRLHF cannot carry this: {error}") from error
         queries, prompts, labels = _fields(await json_object(request))
+        note(request.scope, rows=len(queries))
         return await _answered(reward, queries, prompts, labels)
 
     return router

@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from verl_core.config.rewards import RewardsConfig
 from verl_core.control.answers import problems
 from verl_core.control.body import json_object
+from verl_core.control.metrics.requests import note
 from verl_core.control.problem import Problem, key_error
 from verl_core.control.scoring.service import ScoreService, told
 from verl_core.integrations.openrlhf import label_columns, refuse_dead
@@ -45,6 +46,7 @@ def slime_router(service: ScoreService, rewards: RewardsConfig, path: str) -> AP
         A label is the column `ground_truth`; one that is a mapping gives a column a key.
         """
         service.check_ready()
+        note(request.scope, rows=1)
         prompt, response, label = _fields(await json_object(request))
         with told():
             batch = RewardBatch(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl_core.config.rewards import RewardsConfig
 from verl_core.config.secrets import without
+from verl_core.rewards.answer import Answer
 from verl_core.rewards.build import MountBuilder, NodeFactory
 from verl_core.rewards.columns import TableColumns
 from verl_core.rewards.fuser import Fuser
@@ -78,6 +79,7 @@ class RewardEngine:
         self._loaded = self._closed = False
         self._steps = StepLeases()
         self._observers: tuple[Callable[[RewardBatch, RewardTable], None], ...] = ()
+        self._generation_observers: tuple[Callable[[str, Any, Any], None], ...] = ()
 
     @property
     def mounts(self) -> Mapping[str, Mount]:
@@ -218,6 +220,11 @@ class RewardEngine:
     def reads(self) -> frozenset[str]:
         """Every column that a mount needs."""
         return frozenset().union(*(mount.reads for mount in self.mounts.values()))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts among the mounts' arguments that may be shown nowhere."""
+        return tuple(text for mount in self.mounts.values() for text in mount.config.secrets)
 
     def describe(self) -> list[dict[str, Any]]:
         """The mounts as ``GET …/providers`` shows them, JSON-ready, in config order."""
@@ -485,6 +492,8 @@ class RewardEngine:
         check_policy(self.policy, infos)
 
     def _changed(self, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        for observer in self._generation_observers:
+            observer(name, before, after)
         self._registry.notify(
             "verl_reward_generation_changed", mount=name, before=before, after=after
         )
@@ -493,6 +502,17 @@ class RewardEngine:
         """Call ``observer(batch, table)`` with every batch scored from now on, in the thread
         that scores: it must be quick, and must not raise."""
         self._observers = (*self._observers, observer)
+
+    def subscribe_answers(self, observer: Callable[[str, Answer], None]) -> None:
+        """Call ``observer(mount, answer)`` with every answer of a mount from now on, also where the
+        batch is refused for it: in the place of who was told so far."""
+        for mount in self.mounts.values():
+            mount.record.observer = observer
+
+    def subscribe_generations(self, observer: Callable[[str, Any, Any], None]) -> None:
+        """Call ``observer(mount, before, after)``, as the hook ``verl_reward_generation_changed``,
+        when a new generation serves: it must be quick, and must not raise."""
+        self._generation_observers = (*self._generation_observers, observer)
 
     def _seen(self, batch: RewardBatch, table: RewardTable) -> None:
         for observer in self._observers:

@@ -63,6 +63,8 @@ class Record:
 
     Attributes:
         counters: what it did so far.
+        observer: told the mount's name and each answer, those of its cache included, in the thread
+            that reads it: it must be quick, and must not raise. None: nobody is.
         state: ``new | ready | degraded | closed``, as the last call left it.
         probe: a few of the rows that it scored last, where somebody wants them; see `keep_rows`.
     """
@@ -70,6 +72,7 @@ class Record:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.counters = Counters()
+        self.observer: Callable[[str, Answer], None] | None = None
         self.state = "new"
         self.probe: RewardBatch | None = None
         self._probe_wanted = False
@@ -315,6 +318,8 @@ class Mount:
             fresh = self._fresh(call, place if split.hits else rows) if len(split.ask) else None
             answer = self.cache.joined(split, fresh)
             answer.asked, answer.hits = len(answer.codes), split.hits
+        if self.record.observer is not None:
+            self.record.observer(self.name, answer)
         return answer
 
     def _fresh(self, call: Call, rows: Rows | None) -> Answer:

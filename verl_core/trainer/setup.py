@@ -206,6 +206,7 @@ class Session:
                 store, engine.lease, generations=engine, ttl=self.cfg.server.lease_ttl
             ),
             engine=engine if self.cfg.server.live_rows else None,
+            counted=engine,
             scoring=_live_limits(self.cfg),
             cannot_score=lambda: _learning(engine),
             providers=engine.describe,

@@ -12,6 +12,7 @@ from verl_core.control.answers import problems
 from verl_core.control.body import media_type_of
 from verl_core.control.lane import Handler
 from verl_core.control.media import NDJSON
+from verl_core.control.metrics.requests import note
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import answer_of
 from verl_core.control.scoring.batch import Rows, problem_of, refuse
@@ -80,6 +81,7 @@ async def _answer(service: ScoreService, request: Request) -> Response:
         place.take(len(rows))
         named = asked.lease is not None or asked.group is not None
         lease = await service.lease(asked) if named else None
+        note(request.scope, rows=len(rows), **({"revision": lease.revision} if lease else {}))
         content = await service.score(
             rows,
             lease,

@@ -62,16 +62,17 @@ class NoRun:
 
     Args:
         note: why, in words.
+        facts: what is known besides.
     """
 
     kind = "none"
     axis = "step"
 
-    def __init__(self, note: str = NOWHERE) -> None:
-        self._note = note
+    def __init__(self, note: str = NOWHERE, **facts: Any) -> None:
+        self._facts = {**facts, "note": note}
 
     def facts(self) -> Mapping[str, Any]:
-        return {"note": self._note}
+        return self._facts
 
     def series(
         self, *, edition: str | None = None, after: int | None = None, prefixes: Iterable[str] = ()

@@ -72,12 +72,16 @@ class Admission:
     Args:
         limits: how much at once.
         clock: seconds, for tests.
+
+    Attributes:
+        changed: is told after every change; it must be quick.
     """
 
     def __init__(self, limits: ScoringLimits, clock: Callable[[], float] = monotonic) -> None:
         self.limits = limits
         self.requests = self.rows = self.bytes = 0
         self.refused = 0
+        self.changed: Callable[[Admission], None] = _nothing
         self._clock = clock
         self._done: deque[tuple[float, int]] = deque(maxlen=1024)
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -97,6 +101,7 @@ class Admission:
             raise self._refusal("the bodies of requests under way fill the memory meant for them")
         self.requests += 1
         self.bytes += size
+        self.changed(self)
         return Place(self, size)
 
     async def wait(self, size: int, rows: int) -> Place:
@@ -159,11 +164,13 @@ class Admission:
     def _count(self, place: Place, rows: int) -> None:
         self.rows += rows - place.rows
         place.rows = rows
+        self.changed(self)
 
     def _leave(self, place: Place, *, finished: bool) -> None:
         self.requests -= 1
         self.rows -= place.rows
         self.bytes -= place.size
+        self.changed(self)
         if finished and place.rows:
             self._done.append((self._clock(), place.rows))
         self._call_next()
@@ -177,6 +184,7 @@ class Admission:
 
     def _refusal(self, why: str) -> Problem:
         self.refused += 1
+        self.changed(self)
         seconds = self.retry_after()
         return Problem(
             429,
@@ -184,3 +192,7 @@ class Admission:
             f"{why}: ask again in {seconds} s. Nothing was scored.",
             headers={"Retry-After": str(seconds)},
         )
+
+
+def _nothing(_: Admission) -> None:
+    """Nobody wants to know."""

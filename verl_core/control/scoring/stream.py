@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from verl_core.control.media import NDJSON
+from verl_core.control.metrics.requests import note
 from verl_core.control.problem import Problem
 from verl_core.control.scoring.answer import encoded, rows_of
 from verl_core.control.scoring.batch import Rows, errors_of, invalid, wrong_rows
@@ -130,16 +131,20 @@ class _Stream:
 
     async def answers(self, request: Request) -> AsyncIterator[bytes]:
         """The answer, slice by slice."""
+        note(request.scope, rows=0, revision=self._lease.revision)
         async for number, line in _lines(request.stream(), self._largest):
             row = self._read(line)
             if isinstance(row, ScoreRow) and row.sample_id is None:
                 row.sample_id = str(number)
             if self._is_cut_before(row):
                 yield await self._scored()
+                note(request.scope, rows=number - 1)
             self._slice.append((number, row))
             self._bytes += 0 if line is None else len(line)
         if self._slice:
+            last = self._slice[-1][0]
             yield await self._scored()
+            note(request.scope, rows=last)
 
     def _read(self, line: bytes | None) -> ScoreRow | dict[str, Any]:
         if line is None:

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from verl_core.rewards.execution.async_loop import Flight, Instance, awaited
-from verl_core.rewards.execution.call import Call, wait_loaded
+from verl_core.rewards.execution.call import Call, NotBegun, wait_loaded
 from verl_core.rewards.execution.owner import Owner
 from verl_core.rewards.execution.slots import HostSlots
 from verl_core.rewards.execution.work import Build, Work
@@ -227,7 +227,8 @@ class AsyncRunner:
         else:
             assert self._slots is not None  # what else would it wait for
             said = str(self._slots.too_late(self._limits.queue_timeout))
-        call.fail(ProviderTimeout(said))  # before the cancellation can say something else
+        late = NotBegun if call.started is None else ProviderTimeout
+        call.fail(late(said))  # before the cancellation can say something else
         flight.cancel()
         if blocked and self._instance is flight.instance:
             self._abandon(flight.instance)
@@ -244,7 +245,7 @@ class AsyncRunner:
         for call in late:
             self._queue.remove(call)
             queue = f"{self._limits.queue_timeout:g} s"
-            call.fail(ProviderTimeout(f"not begun within queue_timeout: {queue}: {why}"))
+            call.fail(NotBegun(f"not begun within queue_timeout: {queue}: {why}"))
 
     def _is_blocked(self, instance: Instance, now: float) -> bool:
         """Whether its loop has not come to cancel a call in a long time."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ProviderError
+from verl_reward_sdk.errors import ProviderError, ProviderTimeout
 
 if TYPE_CHECKING:
     from verl_core.rewards.cache import Split
@@ -32,6 +32,14 @@ class Limits:
     timeout: float = 60.0
     queue_timeout: float = 60.0
     max_abandoned: int = 3
+
+
+class NotBegun(ProviderTimeout):
+    """The call waited for longer than its `queue_timeout`."""
+
+
+class WorkerLost(ProviderError):
+    """The worker process of the call ended without an answer."""
 
 
 class Settled(Future[object]):

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, Limits
+from verl_core.rewards.execution.call import Call, Limits, NotBegun
 from verl_core.rewards.execution.owner import Owner
 from verl_core.rewards.execution.process_child import Child
 from verl_core.rewards.execution.process_line import Line
@@ -28,7 +28,7 @@ from verl_core.rewards.execution.recipe import Recipe
 from verl_core.rewards.execution.slots import HostSlots
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
-from verl_reward_sdk.errors import ProviderError, ProviderTimeout
+from verl_reward_sdk.errors import ProviderError
 
 _CLOSE_SECONDS = 5.0
 _STUCK_SECONDS = 2.0
@@ -149,7 +149,7 @@ class ProcessRunner:
             for call in [call for call in self._line.queue if call.overdue(now)]:
                 self._line.queue.remove(call)
                 seconds = f"{self._line.limits.queue_timeout:g} s"
-                call.fail(ProviderTimeout(f"not begun within queue_timeout: {seconds}"))
+                call.fail(NotBegun(f"not begun within queue_timeout: {seconds}"))
         for child in stuck:
             child.kill()
 

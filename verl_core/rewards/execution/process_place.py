@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import wait
 from time import monotonic
 
-from verl_core.rewards.execution.call import Call
+from verl_core.rewards.execution.call import Call, WorkerLost
 from verl_core.rewards.execution.process_child import Child
 from verl_core.rewards.execution.process_line import Down, Line
 from verl_core.rewards.execution.process_wire import pack_batch, unpack
@@ -321,7 +321,7 @@ class Place:
                 return False
             result = unpack(answer)
         except (EOFError, OSError):
-            call.fail(ProviderError(self._end(child, dying=True)))
+            call.fail(WorkerLost(self._end(child, dying=True)))
             return False
         except ValueError as error:
             self._end(child)

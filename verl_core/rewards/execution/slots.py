@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
+from verl_core.rewards.execution.call import NotBegun
 from verl_core.rewards.raised import told
-from verl_reward_sdk.errors import ConfigError, ProviderError, ProviderTimeout
+from verl_reward_sdk.errors import ConfigError, ProviderError
 
 if TYPE_CHECKING:
     from verl_core.rewards.execution.call import Call
@@ -74,7 +75,7 @@ class HostSlots:
         """A slot; blocks at most `timeout` seconds.
 
         Raises:
-            ProviderTimeout: none became free in time.
+            NotBegun: none became free in time.
             ProviderError: their files cannot be used.
         """
         event = threading.Event()
@@ -134,9 +135,9 @@ class HostSlots:
             ticket.leave()
         return None
 
-    def too_late(self, timeout: float) -> ProviderTimeout:
+    def too_late(self, timeout: float) -> NotBegun:
         """The error of whoever waited `timeout` seconds in vain."""
-        return ProviderTimeout(
+        return NotBegun(
             f"no free slot of the host {self.name!r} (concurrency: {self.concurrency}) within"
             f" queue_timeout: {timeout:g} s"
         )

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
-from verl_core.rewards.execution.call import Call, wait_loaded
+from verl_core.rewards.execution.call import Call, NotBegun, wait_loaded
 from verl_core.rewards.execution.inline import run
 from verl_core.rewards.execution.owner import Owner
 from verl_core.rewards.execution.slots import Slot
@@ -127,7 +127,7 @@ class ThreadRunner:
             for call in [call for call in self._queue if call.overdue(now)]:
                 self._queue.remove(call)
                 wait = f"{self._limits.queue_timeout:g} s"
-                call.fail(ProviderTimeout(f"not begun within queue_timeout: {wait}"))
+                call.fail(NotBegun(f"not begun within queue_timeout: {wait}"))
 
     def cancel(self, call: Call) -> None:
         """Take it out of the line. One that runs goes on; its answer is dropped."""

@@ -28,6 +28,7 @@ const together = new Together();
 let run = null; // what GET …/run answered last
 let lost_at = null; // since when nobody answers
 let wait = FIRST_WAIT;
+let news = ""; // what else is to be said when somebody answers again
 let is_hearing = false; // the stream of changes is open
 let can_hear = true; // the server has one
 let due = {}; // what is to be asked next, and when
@@ -45,8 +46,10 @@ async function readRun() {
   const found = await get(`${API}/run`);
   if (run && found.run_id !== run.run_id) {
     clear();
-    say(`Another run answers here now: ${found.run_id}. The page begins anew.`, "bad");
-  } else if (run && found.server !== run.server) say("The server was started anew. The page goes on.");
+    news = `Another run answers here now: ${found.run_id}. The page begins anew.`;
+  } else if (run && lost_at !== null && found.server !== run.server) {
+    news = "The server was started anew."; // only now: of several workers each has its own name
+  }
   run = found;
   const step = found.axis === "step" ? found.step ?? null : null;
   Object.assign(weights, { kind: found.kind, read_only: found.read_only, running: step });
@@ -140,11 +143,10 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 // -- what is said --------------------------------------------------------------------------------
 
 function reached() {
-  if (lost_at !== null) {
-    const seconds = Math.round((Date.now() - lost_at) / 1000);
-    say(`Connected again after ${seconds} s.`);
-    due = {};
-  }
+  const seconds = lost_at === null ? null : Math.round((Date.now() - lost_at) / 1000);
+  if (seconds !== null) due = {};
+  if (news || seconds !== null) say(`${news}${seconds === null ? "" : ` Connected again after ${seconds} s.`}`.trim());
+  news = "";
   lost_at = null;
   wait = FIRST_WAIT;
   show(at("trouble"), false);

@@ -50,7 +50,7 @@ export class Mounts {
     return [
       h("tr", { class: notes.length ? "has-why" : null },
         h("th", { scope: "row" }, dot(mount.colour), mount.name, " ", h("span", { class: "tag" }, mount.role === "gate" ? `gate · ${mount.plugin}` : mount.plugin)),
-        h("td", { "data-label": "state" }, h("span", { class: `state ${mood(mount)}` }, mount.state ?? "–"), mount.execution ? ` in ${mount.execution}` : ""),
+        h("td", { "data-label": "state" }, h("span", {}, h("span", { class: `state ${mood(mount)}` }, mount.state ?? "–"), mount.execution ? ` in ${mount.execution}` : "")),
         h("td", { "data-label": "generation" }, mount.generation ?? "–", mount.retired ? ` (${plural(mount.retired, "older one")} still in use)` : ""),
         h("td", { class: "n", "data-label": "mean latency" }, loaded && mount.calls ? `${duration(mount.seconds_mean)} a call` : "–"),
         h("td", { class: "n", "data-label": "rows" }, loaded ? count(mount.rows) : "–"),

@@ -127,9 +127,9 @@ export class Samples {
       h("thead", {}, h("tr", {}, ["mount", "score", "weight", "adds", "because"].map((name, i) => h("th", { scope: "col", class: i && i < 4 ? "n" : null }, name)))),
       h("tbody", {}, parts.map(([name, part]) => h("tr", {},
         h("th", { scope: "row" }, dot(colour(name)), name, part.status !== "ok" && h("span", { class: `tag ${part.status === "failed" ? "bad" : ""}` }, String(part.status).replace("_", " "))),
-        h("td", { class: "n" }, number(part.raw)),
-        h("td", { class: "n" }, part.role === "gate" ? (part.severity && part.severity !== "none" ? part.severity : "open") : number(part.weight)),
-        h("td", { class: "n" }, part.contribution === null ? "–" : signed(part.contribution)),
+        h("td", { class: "n", "data-label": "score" }, number(part.raw)),
+        h("td", { class: "n", "data-label": part.role === "gate" ? "word" : "weight" }, part.role === "gate" ? (part.severity && part.severity !== "none" ? part.severity : "open") : number(part.weight)),
+        h("td", { class: "n", "data-label": "adds" }, part.contribution === null ? "–" : signed(part.contribution)),
         h("td", { class: "because" }, part.reason ?? "", terms.has(name) && h("span", { class: "how" }, terms.get(name).text))))));
   }
 }
