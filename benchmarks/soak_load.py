@@ -31,7 +31,7 @@ LEASES = "/api/v1/reward/leases"
 WORDS = 8
 SCALE = 1e4
 #: Requests under way at once: fewer than the server takes, so that it has no reason to refuse one.
-MOST = 32
+MOST, MOST_LEASES = 32, 12
 ASSETS = ("tone", "guard", "model")
 BLOCKING = {"tone", "guard"}
 RUN = """
@@ -98,7 +98,7 @@ class Soak:
         end = time.monotonic() + seconds
         await asyncio.gather(
             self._ask_on(seconds),
-            at_rate(every.leases, seconds - 10.0, self._leased),
+            at_rate(every.leases, seconds - 10.0, self._leased, most=MOST_LEASES),
             self._each(every.change, end, self._change),
             self._each(every.swap, end, self._swap),
             self._each(every.kill, end - 10.0, self._kill, first=every.kill / 2),
@@ -160,7 +160,7 @@ class Soak:
             if lease is None:
                 self.seconds.append(time.perf_counter() - due)
             self._read(answer.json(), sent, done, lease)
-        elif answer.status not in (0, 410 if lease else 0):
+        elif answer.status not in (0, 429, 410 if lease else 0):
             self._odd("a score", answer)
         return answer.status
 

@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import redirect_stdout
 from itertools import count
 from pathlib import Path
@@ -71,7 +72,8 @@ def main(
         as_json=as_json,
         notes=[
             f"The peer: the same without swaps. {found.swaps} files were replaced,"
-            f" {found.generations} generations began to serve."
+            f" {found.generations} generations began to serve. Failed, by status:"
+            f" {dict(found.failed) or 'none'}."
         ],
     )
 
@@ -82,7 +84,7 @@ class Found:
     Attributes:
         rate: requests a second.
         quiet, swapping: of each turn the seconds of its requests.
-        failed: requests without an answer of 200.
+        failed: status -> requests without an answer of 200; 0: the connection was lost.
         swaps: files that were replaced.
         generations: that served after them.
     """
@@ -91,7 +93,8 @@ class Found:
         self.rate = rate
         self.quiet: list[list[float]] = []
         self.swapping: list[list[float]] = []
-        self.failed = self.swaps = self.generations = 0
+        self.failed: Counter[int] = Counter()
+        self.swaps = self.generations = 0
 
     def figures(self) -> list[Figure]:
         """The latencies, and what failed."""
@@ -114,7 +117,7 @@ class Found:
         ]
         return [
             *made,
-            Figure("failed requests", self.failed, None, "", 0, higher_is_better=False),
+            Figure("failed requests", self.failed.total(), None, "", 0, higher_is_better=False),
             Figure("swaps", self.generations, self.swaps, ""),
         ]
 
@@ -177,8 +180,10 @@ async def _turn(client: Client, body: bytes, found: Found, seconds: float) -> li
 
     async def once(due: float) -> None:
         answer = await client.ask("POST", SCORE, body)
-        taken.append(time.perf_counter() - due)
-        found.failed += answer.status != 200
+        if answer.status == 200:
+            taken.append(time.perf_counter() - due)
+        else:
+            found.failed[answer.status] += 1
 
     await at_rate(found.rate, seconds, once)
     return taken

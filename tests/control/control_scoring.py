@@ -20,7 +20,7 @@ from verl_core.control.connection import Limits
 from verl_core.control.scoring.admission import ScoringLimits
 from verl_core.integrations.fitting import read_rewards
 from verl_core.rewards import RewardEngine
-from verl_core.rewards.lease_book import LeaseBook
+from verl_core.rewards.lease_book import LINGER, LeaseBook
 
 SCORE = "/api/v1/reward/score"
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -142,7 +142,7 @@ class Scorer(ControlServer):
             store=store,
             engine=self.engine,
             scoring=scoring or ScoringLimits(),
-            leases=LeaseBook(store, self.engine.lease, generations=self.engine),
+            leases=LeaseBook(store, self.engine.lease, generations=self.engine, linger=LINGER),
             **{"providers": self.engine.describe, "reload": self.engine.reload, **state},
         )
         super().__init__(self.state, port=0, limits=limits)

@@ -239,7 +239,7 @@ class Serving:
         from verl_core.control.metrics.figures import Share
         from verl_core.integrations.openrlhf_server import served_router
         from verl_core.integrations.slime import slime_router
-        from verl_core.rewards.lease_book import LeaseBook
+        from verl_core.rewards.lease_book import LINGER, LeaseBook
 
         def status() -> dict[str, Any]:
             ready = self.status["loaded"] and not self.status["draining"]
@@ -252,7 +252,11 @@ class Serving:
             run_id=engine.store.run_id,
             store=engine.store,
             leases=LeaseBook(
-                engine.store, engine.lease, generations=engine, ttl=self.cfg.server.lease_ttl
+                engine.store,
+                engine.lease,
+                generations=engine,
+                linger=0.0 if cluster is None else LINGER,
+                ttl=self.cfg.server.lease_ttl,
             ),
             providers=engine.describe,
             reload=engine.reload,

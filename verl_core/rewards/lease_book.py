@@ -12,9 +12,10 @@ What is kept, and for how long:
 - **The generations hold while the lease lives**: until it is ended, or was not used for `ttl`
   seconds. They live in a process, and each process numbers its own; across processes they are the
   same where their contents are: the code and the files (`Mount.content`). Another process with the
-  same file (a second worker) holds them too, from before it replaces the first of them. One that is
-  behind, because it still loads a file that the lease has met, waits for it. One that never had
-  them (started since a file was exchanged) ends the lease, for everybody, rather than mix two.
+  same file (a second worker) holds them too, from before it replaces the first of them, and for
+  `linger` seconds for leases that a slower one still gives on them. One that is behind, because it
+  still loads a file that the lease has met, waits for it. One that never had them (started since a
+  file was exchanged) ends the lease, for everybody, rather than mix two.
 - In memory without a file: a restart forgets all.
 """
 
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 LEASE_TTL = 3600.0
 """Seconds after its last use in which a lease ends by itself."""
+LINGER = 10.0
+"""Seconds for which a worker keeps a generation that it has replaced, where there are others: these
+may still give leases on it, until they have loaded the new one."""
 MOST_LEASES = 100_000
 """Living leases of one process; each takes some hundred bytes."""
 
@@ -108,6 +112,7 @@ class LeaseBook:
         engine_lease: what holds now, as `RewardEngine.lease` tells; None: there are no mounts, and
             leases are on weights alone.
         generations: the same engine, where another process may have given a lease.
+        linger: seconds for which what was replaced is kept for leases that others still give.
         ttl: seconds without use after which a lease ends.
         limit: leases that live in this process.
         clock: seconds since 1970, the same for all processes with the file.
@@ -121,6 +126,7 @@ class LeaseBook:
         engine_lease: Callable[[], Lease] | None = None,
         *,
         generations: Generations | None = None,
+        linger: float = 0.0,
         ttl: float = LEASE_TTL,
         limit: int = MOST_LEASES,
         clock: Callable[[], float] = time.time,
@@ -128,7 +134,8 @@ class LeaseBook:
         self.run_id = store.run_id
         self.ttl = ttl
         self._store, self._engine_lease = store, engine_lease
-        self._generations = generations
+        self._generations, self.linger = generations, linger
+        self._lingering: list[Lease] = []
         self._limit, self._clock = limit, clock
         self._lock = threading.Lock()
         self._read: dict[tuple[int, int], Mapping[str, float]] = {}
@@ -233,8 +240,9 @@ class LeaseBook:
             base = self._now()
             return base, _differ(row, base)
         base = self._generations.running()  # before it is looked whether files have changed since
-        if not _differ(row, base):
-            return base, []
+        for known in (base, *self._lingering[::-1]):
+            if not _differ(row, known):
+                return known, []
         is_newest = self._generations.catch_up()
         base = self._generations.running()
         differ = _differ(row, base)
@@ -250,6 +258,7 @@ class LeaseBook:
         that have ended there."""
         assert self._generations is not None  # who else calls
         running, now = self._generations.running(), self._clock()
+        self._keep_a_while(running)
         with self._lock:
             before = set(self._held)
         try:
@@ -265,6 +274,18 @@ class LeaseBook:
                     break
                 if row.id not in self._held and not _differ(row, running):
                     self._held[row.id] = running, now
+
+    def _keep_a_while(self, running: Lease) -> None:
+        if self.linger:
+            with self._lock:
+                self._lingering = [*self._lingering, running]
+            end = threading.Timer(self.linger, self._let_go)
+            end.daemon = True
+            end.start()
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._lingering = self._lingering[1:]
 
     def _now(self) -> Lease:
         if self._engine_lease is None:
