@@ -134,6 +134,7 @@ def test_the_openapi_document_is_whole(serve: Serve) -> None:
         "/api/v1/reward/run/series",
         "/healthz",
         "/livez",
+        "/metrics",
         "/readyz",
     }
     schemas = document["components"]["schemas"]

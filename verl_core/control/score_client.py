@@ -8,8 +8,10 @@ A server that has no room says when to come again; the client does, for `patienc
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -209,7 +211,7 @@ class _Sender:
                 text = None if line is None else json.dumps(line).encode() + b"\n"
             except Exception as error:  # noqa: BLE001  (the caller's own rows: told by `check`)
                 self._error = error
-                self._connection.close()
+                self._hang_up()
                 return
             try:
                 if text is None:
@@ -218,3 +220,10 @@ class _Sender:
                 self._connection.send(b"%x\r\n%s\r\n" % (len(text), text))
             except (OSError, AttributeError):  # it was closed: the reader says why
                 return
+
+    def _hang_up(self) -> None:
+        """End both directions. It is closed by the thread that reads, which may be reading now."""
+        sock = self._connection.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

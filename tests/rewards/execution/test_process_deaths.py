@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from verl_core.rewards.execution import wait_any
+from verl_core.rewards.execution.call import WorkerLost
 from verl_reward_sdk import (
     ContractError,
     ProviderError,
@@ -61,7 +62,7 @@ def test_a_worker_that_dies_fails_its_call_with_the_reason_and_is_replaced(
 ):
     runner = process_runner()
     error = order(runner, "score 1", deed)
-    assert type(error) is ProviderError
+    assert type(error) is WorkerLost
     assert str(error) == said
     assert order(runner, "score 0.25") == [0.25]
 
