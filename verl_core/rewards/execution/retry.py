@@ -19,6 +19,7 @@ from typing import Any
 
 import tenacity
 
+from verl_core.config.limits import MAX_RETRY_WAIT
 from verl_core.config.secrets import without
 from verl_core.rewards.raised import told
 from verl_reward_sdk.batch import RewardBatch
@@ -45,7 +46,7 @@ class Retries:
     retries: int
     wait: float = 0.5
     timeout: float = 60.0
-    max_wait: float = 10.0
+    max_wait: float = MAX_RETRY_WAIT
     name: str = ""
     secrets: tuple[str, ...] = ()
 
